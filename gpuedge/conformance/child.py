@@ -14,7 +14,7 @@ import sys
 import time
 
 from gpuedge.core.errors import GpuEdgeError
-from gpuedge.probing.protocol import EventChannel
+from gpuedge.safety.channel import EventChannel
 from gpuedge.safety.contain import contain
 
 ORPHAN_S = 5.0

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
 
     T = TypeVar("T")
+    Reader = Callable[[Any], Any]
 else:
 
     def dataclass_transform(**_: object) -> Any:
@@ -47,13 +48,16 @@ class UnfitError(ValueError):
 class Record:
     """Base of frozen records: fields are the annotated names, in order, with their defaults.
 
+    Those of a base come first.
+
     A default that is a dict is copied for each record. `__post_init__` is called last.
     """
 
     _fields: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
-        cls._fields = tuple(cls.__dict__.get("__annotations__", ()))  # noqa: RUF063  (no inspect)
+        own = cls.__dict__.get("__annotations__", ())  # noqa: RUF063  (no inspect)
+        cls._fields = (*cls._fields, *own)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         values = dict(zip(self._fields, args, strict=False))
@@ -123,10 +127,10 @@ def read(cls: type[T], saved: object) -> T:
         ``int`` (below `MOST_WHOLE`), ``float`` (finite), ``None``, another such class, unions,
         ``tuple``, ``frozenset`` and ``Mapping`` of those, and `Annotated`, which narrows a type by
 
-        * a ``range`` of numbers, or the pattern of a text (``re.Pattern``);
-        * the most characters or items there may be (``int``), or the values that there are
-          (a tuple, a set, the keys of a dict);
-        * a class whose fields a mapping has if it is not empty, while it stays a mapping;
+        * a ``range`` of numbers, or of how many characters or items there are;
+        * the pattern of a text (``re.Pattern``);
+        * the values that there are (a tuple, a set, the keys of a dict);
+        * a class whose fields a mapping must have, while it stays a mapping;
         * a function, which returns what it makes of the value, or raises ValueError.
 
         Fields without a default must be there. Others than its own may be, and are passed over,
@@ -142,11 +146,22 @@ def read(cls: type[T], saved: object) -> T:
     return _made(cls, **checked(cls, saved))
 
 
+def read_each(cls: type[T], saved: object) -> dict[str, T]:
+    """Return the records in an object by their names; what is no such record is left out."""
+    found = {}
+    for name, each in saved.items() if isinstance(saved, dict) else ():
+        try:
+            found[name] = read(cls, each)
+        except UnfitError:
+            continue
+    return found
+
+
 def checked(cls: type, saved: object) -> dict[str, Any]:
     """Return the fields of a class as `read` gives them to it. Raises UnfitError."""
     if not isinstance(saved, dict):
         raise UnfitError(f"{shown(saved)} is not an object")
-    hints, required = _fields(cls)
+    readers, required = _fields(cls)
     schema = getattr(cls, "SCHEMA", None)
     if schema is not None and saved.get("schema") != schema:
         raise UnfitError(f"{shown(saved.get('schema'))} is not {schema!r}", "schema")
@@ -155,9 +170,9 @@ def checked(cls: type, saved: object) -> dict[str, Any]:
             raise UnfitError("it is missing", name)
     values = {}
     for name, value in saved.items():
-        if name in hints:
+        if name in readers:
             try:
-                values[name] = _value(value, hints[name])
+                values[name] = readers[name](value)
             except UnfitError as error:
                 raise UnfitError(str(error), name) from None
         elif not getattr(cls, "IS_OPEN", schema is not None and name == "schema"):
@@ -175,8 +190,8 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, frozenset):
         return sorted(value)
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+    if hasattr(value, "keys"):
+        return {key: plain(value[key]) for key in value}
     if not _is_record(type(value)):
         return value
     schema = getattr(value, "SCHEMA", None)
@@ -194,62 +209,114 @@ def shown(value: object) -> str:
         return type(value).__name__
 
 
-def _value(value: Any, hint: Any) -> Any:
-    """Return a value as a field of this type holds it. Raises UnfitError."""
-    limits = getattr(hint, "__metadata__", None)
-    if limits is not None:
-        value = _value(value, hint.__origin__)
-        for limit in limits if value is not None else ():
-            value = _narrowed(value, limit)
-        return value
+def fit(value: Any, hint: Any) -> Any:
+    """Return a value as a field of such a type holds it (see `read`). Raises UnfitError."""
+    return _reader(hint)(value)
+
+
+def _reader(hint: Any) -> Reader:
+    """Return what reads values of a type."""
+    if hasattr(hint, "__metadata__"):
+        return _narrowed(_reader(hint.__origin__), hint.__metadata__)
     if type(hint).__name__ in _UNIONS:
-        return _one_of(value, hint.__args__)
+        kinds = [_reader(kind) for kind in hint.__args__ if kind is not type(None)]
+        return _either(kinds, has_none=type(None) in hint.__args__)
     if _is_record(hint):
-        return read(hint, value)
+        return lambda value: read(hint, value)
     origin = getattr(hint, "__origin__", None)
     if origin in (tuple, frozenset):
-        return origin(_items(value, hint.__args__))
-    if not _is_a(value, origin or hint):
-        raise UnfitError(f"{shown(value)} is not {_NAMES[origin or hint]}")
-    if origin is None:
+        return _list_of(origin, hint.__args__)
+    if hasattr(origin, "keys"):
+        return _object_of(*map(_reader, hint.__args__))
+    if repr(hint) == "typing.Any":
+        hint = object
+    if hint not in _SIMPLE:
+        raise TypeError(f"a field that is read cannot be {hint}")
+    return _SIMPLE[hint]
+
+
+def _simple(kind: type, name: str) -> Reader:
+    def simple(value: Any) -> Any:
+        if type(value) is not kind:
+            raise UnfitError(f"{shown(value)} is not {name}")
         return value
-    name, each = hint.__args__
-    return {_value(key, name): _value(value[key], each) for key in value}
+
+    return simple
 
 
-def _one_of(value: Any, kinds: tuple[Any, ...]) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    *others, last = [kind for kind in kinds if kind is not type(None)]
-    for kind in others:
-        try:
-            return _value(value, kind)
-        except UnfitError:
-            continue
-    return _value(value, last)
+def _whole(value: Any) -> Any:
+    if type(value) is not int or not -MOST_WHOLE < value < MOST_WHOLE:
+        raise UnfitError(f"{shown(value)} is not a whole number of 64 bits")
+    return value
 
 
-def _items(value: Any, kinds: tuple[Any, ...]) -> list[Any]:
-    if not isinstance(value, list):
-        raise UnfitError(f"{shown(value)} is not a list")
-    if len(kinds) == 1 or kinds[-1] is ...:  # of any length
-        return [_value(each, kinds[0]) for each in value]
-    if len(value) != len(kinds):
-        raise UnfitError(f"{shown(value)} is not a list of {len(kinds)}")
-    return list(map(_value, value, kinds))
+def _number(value: Any) -> Any:
+    if not is_number(value):
+        raise UnfitError(f"{shown(value)} is not a finite number")
+    return value
 
 
-def _narrowed(value: Any, limit: Any) -> Any:
+def _either(kinds: list[Reader], *, has_none: bool) -> Reader:
+    *others, last = kinds
+
+    def either(value: Any) -> Any:
+        if value is None and has_none:
+            return None
+        for kind in others:
+            try:
+                return kind(value)
+            except UnfitError:
+                continue
+        return last(value)
+
+    return either
+
+
+def _list_of(make: Any, kinds: tuple[Any, ...]) -> Reader:
+    readers = [_reader(kind) for kind in kinds if kind is not ...]
+    is_any_length = len(kinds) == 1 or kinds[-1] is ...
+
+    def list_of(value: Any) -> Any:
+        if type(value) is not list:
+            raise UnfitError(f"{shown(value)} is not a list")
+        if is_any_length:
+            return make(map(readers[0], value))
+        if len(value) != len(readers):
+            raise UnfitError(f"{shown(value)} is not a list of {len(readers)}")
+        return make(kind(each) for kind, each in zip(readers, value, strict=True))
+
+    return list_of
+
+
+def _object_of(name: Reader, each: Reader) -> Reader:
+    if each is _SIMPLE[object]:
+        return _SIMPLE[dict]
+
+    def object_of(value: Any) -> Any:
+        return {name(key): each(value) for key, value in _SIMPLE[dict](value).items()}
+
+    return object_of
+
+
+def _narrowed(inner: Reader, limits: tuple[Any, ...]) -> Reader:
+    def narrowed(value: Any) -> Any:
+        value = inner(value)
+        for limit in limits if value is not None else ():
+            value = _limited(value, limit)
+        return value
+
+    return narrowed
+
+
+def _limited(value: Any, limit: Any) -> Any:
     """Return a value of the right type if it keeps to a limit (see `read`)."""
     if isinstance(limit, range):
-        is_fit, what = limit.start <= value < limit.stop, f"from {limit.start} to {limit.stop - 1}"
-    elif isinstance(limit, int):
-        is_fit, what = len(value) <= limit, f"at most {limit} long"
+        size = len(value) if hasattr(value, "__len__") else value
+        is_fit, what = limit.start <= size < limit.stop, f"from {limit.start} to {limit.stop - 1}"
     elif hasattr(limit, "fullmatch"):
         is_fit, what = limit.fullmatch(value) is not None, f"of the form {limit.pattern}"
     elif isinstance(limit, type):
-        if value:
-            checked(limit, value)
+        checked(limit, value)
         return value
     elif callable(limit):
         return _made(limit, value)
@@ -266,14 +333,8 @@ def _made(make: Callable[..., T], *args: Any, **fields: Any) -> T:
         return make(*args, **fields)
     except UnfitError:
         raise
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UnfitError(str(error)) from None
-
-
-def _is_a(value: object, kind: Any) -> bool:
-    if kind is int:
-        return type(value) is int and abs(value) < MOST_WHOLE
-    return is_number(value) if kind is float else kind is object or type(value) is kind
 
 
 def _is_record(kind: Any) -> bool:
@@ -282,28 +343,35 @@ def _is_record(kind: Any) -> bool:
     )
 
 
-def _fields(cls: type) -> tuple[dict[str, Any], list[str]]:
-    """Return what each field of a class may be, and which must be there; bases come first."""
+def _fields(cls: type) -> tuple[dict[str, Reader], list[str]]:
+    """Return what reads each field of a class, bases first, and which must be there."""
     found = _KNOWN.get(cls)
     if found is None:
-        hints: dict[str, Any] = {}
+        readers: dict[str, Reader] = {}
         for base in reversed(cls.__mro__):
             names = vars(sys.modules[base.__module__])
             own = base.__dict__.get("__annotations__", {})  # noqa: RUF063  (no inspect)
             for name, hint in own.items():
                 if name[0] != "_" and not str(hint).startswith("ClassVar"):
-                    hints[name] = eval(hint, names, _STAND_INS) if type(hint) is str else hint
+                    readers[name] = _annotated(hint, names)
         of_dataclass = getattr(cls, "__dataclass_fields__", None)
         if of_dataclass is None:
-            required = [name for name in hints if not hasattr(cls, name)]
+            required = [name for name in readers if not hasattr(cls, name)]
         else:  # both are the same only where there is neither
-            defaults = ((n, of_dataclass[n]) for n in hints)
+            defaults = ((n, of_dataclass[n]) for n in readers)
             required = [n for n, f in defaults if f.default is f.default_factory]
-        found = _KNOWN[cls] = hints, required
+        found = _KNOWN[cls] = readers, required
     return found
 
 
-_KNOWN: dict[type, tuple[dict[str, Any], list[str]]] = {}
+def _annotated(hint: Any, names: dict[str, Any]) -> Reader:
+    """Return what reads fields with an annotation, in a module where these names are known."""
+    if type(hint) is not str:
+        return _reader(hint)
+    return _COMMON.get(hint) or _reader(eval(hint, names, _STAND_INS))
+
+
+_KNOWN: dict[type, tuple[dict[str, Reader], list[str]]] = {}
 
 
 class _Annotated:
@@ -322,7 +390,20 @@ _STAND_INS = {"Any": object, "Mapping": dict, "Annotated": _Annotated}
 _UNIONS = frozenset({"UnionType", "_UnionGenericAlias", "Union"})
 """Types of ``X | None``, which differ between versions of Python."""
 
-_NAMES = {
-    str: "a text", bool: "true or false", int: "a whole number of 64 bits",
-    float: "a finite number", dict: "an object", list: "a list", type(None): "null",
-}  # fmt: skip
+_SIMPLE: dict[Any, Reader] = {
+    int: _whole,
+    float: _number,
+    str: _simple(str, "a text"),
+    bool: _simple(bool, "true or false"),
+    dict: _simple(dict, "an object"),
+    list: _simple(list, "a list"),
+    object: lambda value: value,
+}
+"""What reads values of types without parts."""
+
+_COMMON = {"Mapping[str, Any]": _SIMPLE[dict], "tuple[str, ...]": _list_of(tuple, (str, ...))}
+"""What reads fields with these annotations, which need not be evaluated."""
+
+for _kind in (str, bool, int, float):
+    _COMMON[_kind.__name__] = _SIMPLE[_kind]
+    _COMMON[f"{_kind.__name__} | None"] = _either([_SIMPLE[_kind]], has_none=True)

@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from gpuedge import backends
 from gpuedge.backends.base import Binding, Dispatch, Usage
+from gpuedge.core.driver import DeviceInfo
 from gpuedge.core.kernel import KernelBlob
+from gpuedge.core.record import plain, read
 from gpuedge.core.storage import Storage
 from gpuedge.isolation.messages import (
     HEADER,
     MAX_REQUEST,
-    counts_of,
-    error_to_record,
-    info_from_record,
+    RaisedError,
+    Reply,
     pack,
     parse,
     sizes,
@@ -60,10 +61,10 @@ class Pipe:
             raise EOFError
         return taken
 
-    def write(self, sequence: int, body: dict[str, Any]) -> None:
+    def write(self, sequence: int, reply: Reply) -> None:
         """Send a reply. Raises EOFError where the application is gone."""
         try:
-            self._to.write(pack(sequence, body))
+            self._to.write(pack(sequence, plain(reply)))
             self._to.flush()
         except OSError:
             raise EOFError from None
@@ -82,10 +83,9 @@ class Worker:
             "wait": self._wait, "free": self._free, "release": self._release,
         }  # fmt: skip
 
-    def work(self, body: dict[str, Any], code: bytes) -> dict[str, Any]:
+    def work(self, body: dict[str, Any], code: bytes) -> Reply:
         """Do what a frame says, in order, up to the first error; return the reply."""
-        reply: dict[str, Any] = {}
-        position = 0
+        raised, position = None, 0
         try:
             self.arena.grow(body["arena"])
             with self.device.entered():
@@ -96,8 +96,8 @@ class Worker:
                     self._calls[verb](*args)
             self.arena.note(position + 1)
         except Exception as error:
-            reply["error"] = error_to_record(error)
-        return {**reply, "counters": counts_of(self.device.counters)}
+            raised = RaisedError.of(error)
+        return Reply(self.device.counters, raised)
 
     def _alloc(self, number: int, nbytes: int, usage: str, storage: list[Any]) -> None:
         self._things[number] = self.device.alloc(nbytes, Usage(usage), Storage(*storage))
@@ -155,13 +155,12 @@ def main() -> int:
     os.set_inheritable(arena.fd, False)
     arena.note(0)
     try:
-        info = info_from_record(request["device"])
+        info = read(DeviceInfo, request["device"])
         device = backends.load(info.candidate.backend).open(info)
     except Exception as error:
-        pipe.write(sequence, {"error": error_to_record(error)})
+        pipe.write(sequence, Reply(error=RaisedError.of(error)))
         return 0
-    opened = {"caps": device.caps.to_dict(), "counters": counts_of(device.counters)}
-    pipe.write(sequence, opened)
+    pipe.write(sequence, Reply(device.counters, caps=device.caps))
     with suppress(EOFError):
         serve(pipe, Worker(device, arena))
     device.close()
@@ -169,7 +168,7 @@ def main() -> int:
 
 
 def serve(pipe: Pipe, worker: Worker) -> None:
-    """Do what frames say until one of them says to close. Raises EOFError, FrameError."""
+    """Do what frames say until one of them says to close. Raises EOFError, UnfitError."""
     while True:
         sequence, body, code = pipe.read()
         if "close" in body:

@@ -170,7 +170,8 @@ def test_ignored_entries_are_told_as_such(
 def test_devices_of_the_last_probe_are_judged_by_their_device_string(
     small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = GOOD.replace(identity={**made.IDENTITIES[0], "os": "android", "name": "x"})
+    ids = {"vendorID": 0x5143, "deviceID": 0x6020001}
+    row = GOOD.replace(identity={**made.IDENTITIES[0], **ids, "name": "x"})
     monkeypatch.setattr(api, "latest", lambda: (row,))
     assert document(["why", "--device", "vulkan:0"], capsys)["blocked_by"] == "adreno-0001"
     assert document(["why", "--device", "vulkan"], capsys)["blocked_by"] == "adreno-0001"

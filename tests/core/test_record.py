@@ -31,12 +31,12 @@ class Outer:
 
     SCHEMA = "outer/1"
 
-    text: Annotated[str, re.compile("[a-z]+"), 5]
+    text: Annotated[str, re.compile("[a-z]+"), range(6)]
     whole: Annotated[int | None, range(-2, 100)]
     word: Annotated[str, ("on", "off")]
     either: int | str | None
     inner: Inner
-    many: Annotated[tuple[Inner, ...], 2]
+    many: Annotated[tuple[Inner, ...], range(1, 3)]
     pair: tuple[int, bool]
     words: frozenset[str] = frozenset()
     by_name: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def test_what_fits_is_read_into_the_types_of_the_fields() -> None:
         ("either", 1 << 64), ("inner", None), ("inner", []), ("inner", {}),
         ("inner", {"name": 1}), ("inner", {"name": "a", "size": math.nan}),
         ("inner", {"name": "a", "size": 10}), ("inner", {"name": "a", "more": 1}),
-        ("many", [{"name": "a"}] * 3), ("many", {}), ("pair", [7]), ("pair", [7, 1]),
+        ("many", [{"name": "a"}] * 3), ("many", []), ("many", {}), ("pair", [7]), ("pair", [7, 1]),
         ("pair", [7, True, 1]), ("words", "ab"), ("words", [["a"]]), ("by_name", [1]),
         ("by_name", {"k": 1}), ("facts", {"size": 2}), ("facts", 1), ("half", 3), ("more", 1),
     ],
