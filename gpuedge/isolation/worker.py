@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import select
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -148,9 +145,8 @@ def main() -> int:
     """Open the device that the first frame names, and serve until told to close."""
     pipe = Pipe()
     sequence, request, _ = pipe.read()
-    contain(request["deadline_s"])
-    faulthandler.cancel_dump_traceback_later()  # a probe's child has no other to end it
-    end_with(request["life"])
+    contain(request["deadline_s"], request["life"])
+    faulthandler.cancel_dump_traceback_later()  # that is the client's affair from here on
     arena = Arena(request["share"])
     os.set_inheritable(arena.fd, False)
     arena.note(0)
@@ -174,33 +170,6 @@ def serve(pipe: Pipe, worker: Worker) -> None:
         if "close" in body:
             return
         pipe.write(sequence, worker.work(body, code))
-
-
-def end_with(life: int) -> None:
-    """End this process when the other end of a pipe is closed: when the application is gone.
-
-    On Linux the kernel does it, with a signal that cannot be blocked, whatever a driver is doing.
-    Elsewhere a thread does, which a driver can keep waiting by holding Python's lock.
-    """
-    os.set_inheritable(life, False)
-    try:
-        import fcntl
-
-        fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())  # what drivers started ends too
-        fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
-    except (AttributeError, OSError):
-        threading.Thread(target=_wait_for_end, args=(life,), daemon=True).start()
-    poll = select.poll()
-    poll.register(life, select.POLLIN)
-    if poll.poll(0):  # it was gone before
-        os._exit(1)
-
-
-def _wait_for_end(life: int) -> None:
-    with suppress(OSError):
-        os.read(life, 1)
-    os._exit(1)
 
 
 if __name__ == "__main__":

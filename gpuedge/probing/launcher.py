@@ -73,8 +73,6 @@ ORPHAN_S = 1.0
 OWN_START = ("LD_", "DYLD_", "GLIBC_", "MALLOC_", "PYTHON")
 """Variables that a process reads when it starts: a fork would not notice them."""
 
-_PDEATHSIG = 1
-
 
 def main() -> int:
     """Do the request on standard input. Returns the exit status."""
@@ -238,11 +236,12 @@ class DriverProbe:
         }  # fmt: skip
         env = levels[0].candidate.env
         if self._launcher.can_fork and not any(name.startswith(OWN_START) for name in env):
-            pid = os.fork()
-            if pid == 0:
-                _settle(output, env, folder)
+            forked = Child.fork(output)
+            if forked is None:
+                os.environ.update(env)
+                os.chdir(folder)
                 return request
-            one = Child.of_fork(pid, output)
+            one = forked
         else:
             data = json.dumps(request).encode() + b"\n"
             environ = {**os.environ, **env}
@@ -320,22 +319,6 @@ def _prepared() -> bool:
         return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208  (a count)
     except OSError:
         return threading.active_count() == 1
-
-
-def _settle(output: Path, environ: Any, folder: Path) -> None:
-    """Make a fork the same as a process started by itself."""
-    os.setsid()
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died meanwhile
-        os.kill(os.getpid(), signal.SIGKILL)
-    null = os.open(os.devnull, os.O_RDONLY)
-    said = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for fd, at in ((null, 0), (said, 1), (said, 2)):
-        os.dup2(fd, at, inheritable=True)
-    os.closerange(3, max(null, said) + 1)
-    os.environ.update(environ)
-    os.chdir(folder)
 
 
 def _leave() -> None:
