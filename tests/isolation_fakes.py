@@ -25,7 +25,7 @@ from gpuedge.core.record import plain
 from gpuedge.isolation.device import IsolatedDevice
 from gpuedge.isolation.messages import Reply, pack
 
-OPENED = plain(Reply(Counters(), caps=VULKAN_MINIMUM))
+OPENED = plain(Reply(Counters().snapshot(), caps=VULKAN_MINIMUM))
 """The right answer to the first frame."""
 
 _CANNED = """

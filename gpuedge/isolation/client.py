@@ -28,10 +28,11 @@ from gpuedge.core.errors import (
     DeviceLostError,
     DeviceTimeoutError,
 )
-from gpuedge.core.record import UnfitError, plain, read
+from gpuedge.core.record import UnfitError, checked, plain
 from gpuedge.isolation.messages import (
     HEADER,
     MAX_REPLY,
+    RaisedError,
     Reply,
     pack,
     parse,
@@ -207,9 +208,10 @@ class WorkerClient:
             "share": self.arena.fd, "life": self._its_life,
         }  # fmt: skip
         reply = self._exchange(request, b"", (), (), deadline_s)
-        if reply.caps is None:
+        caps: Caps | None = reply.get("caps")
+        if caps is None:
             raise self._nonsense("without caps")
-        return reply.caps
+        return caps
 
     # --- shared memory --------------------------------------------------------------------------
 
@@ -270,7 +272,7 @@ class WorkerClient:
         batch: Sequence[Op],
         limits: Sequence[float],
         begin_s: float,
-    ) -> Reply:
+    ) -> dict[str, Any]:
         """Send a request and return the reply; `begin_s` is the time until the first call begins.
 
         An empty batch stands for opening: `begin_s` is the time for all of it then.
@@ -280,10 +282,11 @@ class WorkerClient:
         try:
             self._send(pack(self._sequence, body, code), begin_s)
             reply = self._reply(batch, limits, begin_s)
-            if reply.counters is not None:
-                for name, count in reply.counters.snapshot().items():
+            error: RaisedError | None = reply.get("error")
+            if reply.get("counters") is not None:
+                for name, count in reply["counters"].items():
                     setattr(self._counters, name, count)
-            elif reply.error is None:
+            elif error is None:
                 raise UnfitError("without counters")
         except WorkerSilentError:
             raise self._hung(_where(batch, self.arena.noted(len(batch)))) from None
@@ -294,11 +297,13 @@ class WorkerClient:
         except BaseException:  # an interrupt: its answer would be taken for the next one's
             self._end("the call was interrupted")
             raise
-        if reply.error is not None:
-            raise reply.error.error
+        if error is not None:
+            raise error.error
         return reply
 
-    def _reply(self, batch: Sequence[Op], limits: Sequence[float], begin_s: float) -> Reply:
+    def _reply(
+        self, batch: Sequence[Op], limits: Sequence[float], begin_s: float
+    ) -> dict[str, Any]:
         """Wait for the reply. Raises WorkerSilentError where the worker hangs.
 
         The worker notes which call of the batch it is at. Notes may be wrong: they only go forward,
@@ -347,8 +352,11 @@ class WorkerClient:
             except OSError as error:
                 raise WorkerEndedError(str(error)) from None
 
-    def _receive(self, seconds: float) -> Reply | None:
-        """Return the reply, None if there is none in time. Raises WorkerEndedError, UnfitError."""
+    def _receive(self, seconds: float) -> dict[str, Any] | None:
+        """Return the fields of a `Reply`, None if there is none in time.
+
+        Raises WorkerEndedError, UnfitError.
+        """
         until = time.monotonic() + seconds
         while True:
             if len(self._got) >= HEADER.size:
@@ -359,7 +367,7 @@ class WorkerClient:
                 if len(self._got) == end:
                     body = bytes(self._got[HEADER.size :])
                     self._got.clear()
-                    return read(Reply, parse(body))
+                    return checked(Reply, parse(body))
             if not self._ready(self._from, select.POLLIN, until):
                 return None
             chunk = os.read(self._from, CHUNK)

@@ -18,6 +18,7 @@ from gpuedge.core.reasons import Reason
 from gpuedge.core.record import Record, UnfitError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Annotated
 
 HEADER = struct.Struct("<4sIII")
@@ -112,6 +113,6 @@ def _cut(text: object) -> str | None:
 class Reply(Record):
     """The JSON object of a reply: what was counted, an error, and of a device that opened, more."""
 
-    counters: Counters | None = None
+    counters: Annotated[Mapping[str, int] | None, Counters] = None
     error: RaisedError | None = None
     caps: Caps | None = None

@@ -23,7 +23,6 @@ from gpuedge.isolation.messages import (
     HEADER,
     MAX_REQUEST,
     RaisedError,
-    Reply,
     pack,
     parse,
     sizes,
@@ -58,10 +57,10 @@ class Pipe:
             raise EOFError
         return taken
 
-    def write(self, sequence: int, reply: Reply) -> None:
+    def write(self, sequence: int, reply: dict[str, Any]) -> None:
         """Send a reply. Raises EOFError where the application is gone."""
         try:
-            self._to.write(pack(sequence, plain(reply)))
+            self._to.write(pack(sequence, reply))
             self._to.flush()
         except OSError:
             raise EOFError from None
@@ -80,9 +79,10 @@ class Worker:
             "wait": self._wait, "free": self._free, "release": self._release,
         }  # fmt: skip
 
-    def work(self, body: dict[str, Any], code: bytes) -> Reply:
+    def work(self, body: dict[str, Any], code: bytes) -> dict[str, Any]:
         """Do what a frame says, in order, up to the first error; return the reply."""
-        raised, position = None, 0
+        reply: dict[str, Any] = {}
+        position = 0
         try:
             self.arena.grow(body["arena"])
             with self.device.entered():
@@ -93,8 +93,8 @@ class Worker:
                     self._calls[verb](*args)
             self.arena.note(position + 1)
         except Exception as error:
-            raised = RaisedError.of(error)
-        return Reply(self.device.counters, raised)
+            reply["error"] = plain(RaisedError.of(error))
+        return {**reply, "counters": self.device.counters.snapshot()}
 
     def _alloc(self, number: int, nbytes: int, usage: str, storage: list[Any]) -> None:
         self._things[number] = self.device.alloc(nbytes, Usage(usage), Storage(*storage))
@@ -154,9 +154,10 @@ def main() -> int:
         info = read(DeviceInfo, request["device"])
         device = backends.load(info.candidate.backend).open(info)
     except Exception as error:
-        pipe.write(sequence, Reply(error=RaisedError.of(error)))
+        pipe.write(sequence, {"error": plain(RaisedError.of(error))})
         return 0
-    pipe.write(sequence, Reply(device.counters, caps=device.caps))
+    opened = {"caps": device.caps.to_dict(), "counters": device.counters.snapshot()}
+    pipe.write(sequence, opened)
     with suppress(EOFError):
         serve(pipe, Worker(device, arena))
     device.close()

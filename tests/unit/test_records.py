@@ -78,6 +78,7 @@ CAPS_OPTIONAL = (*CAPS_NULL[1:], "device_class", "storages", "has_suballocation"
                  "map_texels", "is_finite_only", "ruled_out")  # fmt: skip
 CAPS = {**VULKAN_MINIMUM.to_dict(), **dict.fromkeys(CAPS_NULL[1:4], True), "max_texture_size": 1,
         "max_allocation_bytes": 1, "ruled_out": ["a"]}  # fmt: skip
+COUNTS = Counters(1, 2, 3, 4).snapshot()
 REPLY_NULL = ("counters", "error", "caps", "error.asked_by", "error.known", "error.hint",
               "error.reason")  # fmt: skip
 ROW = ProbeRow(
@@ -194,7 +195,7 @@ KINDS = {
         outside=(("status", "perfect"),),
     ),
     "reply": Kind(
-        Reply, {**plain(Reply(Counters(1, 2, 3, 4), RaisedError.of(LOST))), "caps": CAPS},
+        Reply, {"counters": COUNTS, "error": plain(RaisedError.of(LOST)), "caps": CAPS},
         " ".join([*REPLY_NULL, "counters.*", "error.reason.detail",
                   *(f"caps.{n}" for n in CAPS_OPTIONAL)]),
         " ".join([*REPLY_NULL, *(f"caps.{n}" for n in CAPS_NULL)]), open="caps",
