@@ -69,9 +69,7 @@ def test_what_is_accepted_can_be_used() -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [None, 5, [], "text", report(schema=None), report(schema=[DEEP]), report(tried=None),
-     report(tried={"a": 1}), report(version=None), report(version=3), report(seconds=None),
-     report(seconds="1"), report(seconds=NAN), report(seconds=10**400), report(seconds=10**5000)],
+    [None, report(schema=[DEEP]), report(tried=None), report(seconds=10**5000), report(5)],
     ids=lambda d: str(d)[:60] if not isinstance(d, dict) else None,
 )  # fmt: skip
 def test_documents_that_are_no_reports(document: Any) -> None:
