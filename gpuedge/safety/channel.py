@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gpuedge.core.record import Record, checked
-from gpuedge.safety.paths import read_start
+from gpuedge.safety.paths import open_regular
 
 ROBBED = 70
 """Exit status of a child whose files a driver closed."""
@@ -95,11 +95,13 @@ class EventReader:
             size = self._path.stat().st_size
             if size == self.size and not is_over:
                 return []
-            data, self.size = read_start(self._path, MAX_BYTES), size
+            with open_regular(self._path) as file:
+                file.seek(self._taken)
+                data, self.size = file.read(max(0, MAX_BYTES - self._taken)), size
         except OSError:
             return []
-        end = len(data) if is_over else data.rfind(b"\n") + 1
-        fresh, self._taken = data[self._taken : end], max(end, self._taken)
+        fresh = data if is_over else data[: data.rfind(b"\n") + 1]
+        self._taken += len(fresh)
         lines = [line for line in fresh.split(b"\n") if line.strip()]
         events = [event for line in lines if (event := self._event(line)) is not None]
         self.junk += len(lines) - len(events)
