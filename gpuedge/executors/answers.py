@@ -99,9 +99,9 @@ def cases() -> Iterator[CpuCase]:
                 for is_constant in (True, False):
                     if op == "DynamicQuantizeMatMul" and first != "uint8":
                         continue
-                    made = _Builder(op, ByteProduct(counts, first, second, is_constant), gives)
-                    (made.images if "Conv" in op else made.matrices)()
-                    yield made.case()
+                    builder = _Builder(op, ByteProduct(counts, first, second, is_constant), gives)
+                    (builder.images if "Conv" in op else builder.matrices)()
+                    yield builder.case()
 
 
 class _Builder:
@@ -177,9 +177,9 @@ def _extremes(dtype: str, shape: tuple[int, ...]) -> Array:
 
 def _filters(dtype: str, shape: tuple[int, ...]) -> Array:
     """Return extremes of which the first two filters have one sign each."""
-    made = _extremes(dtype, shape)
-    made[0], made[1] = np.iinfo(dtype).max, np.iinfo(dtype).min
-    return made
+    filters = _extremes(dtype, shape)
+    filters[0], filters[1] = np.iinfo(dtype).max, np.iinfo(dtype).min
+    return filters
 
 
 def _convolved(x: Array, w: Array, group: int) -> Array:
@@ -201,9 +201,9 @@ def ask(load: Load) -> Answers:
     wrong: set[ByteProduct] = set()
     asked = 0
     for case in cases():
-        found = _is_right(case, load)
-        asked += 0 if found is None else len(case.wanted)
-        if found is False:
+        is_right = _is_right(case, load)
+        asked += 0 if is_right is None else len(case.wanted)
+        if is_right is False:
             wrong.add(case.product)
     return Answers(frozenset(wrong), asked)
 
@@ -212,12 +212,12 @@ def _is_right(case: CpuCase, load: Load) -> bool | None:
     """Tell whether a case comes out right, to the bit; None where nothing computes it."""
     try:
         session = load(to_bytes(case.graph))
-        found = session.run(list(case.wanted), dict(case.feeds))
+        results = session.run(list(case.wanted), dict(case.feeds))
     except UnsupportedOpError:
         return None
     except Exception:  # ONNX Runtime's classes have no common base: what it refuses is not right
         return False
-    pairs = zip(found, case.wanted.values(), strict=True)
+    pairs = zip(results, case.wanted.values(), strict=True)
     return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in pairs)
 
 
@@ -236,15 +236,15 @@ def answers(kernel: str, load: Load) -> Answers:
     known = _kept(load_sealed(path, SCHEMA)).get(key)
     if known is not None:
         return Answers(frozenset(ByteProduct(*row) for row in known.wrong), int(known.asked))
-    found = ask(load)
-    told = KeptAnswers(tuple(sorted(found.wrong)), found.asked, kernel, time.time())
+    answers_ = ask(load)
+    told = KeptAnswers(tuple(sorted(answers_.wrong)), answers_.asked, kernel, time.time())
 
     def merged(body: dict[str, Any]) -> dict[str, Any]:
         newest = sorted(_kept(body).items(), key=lambda e: e[1].when, reverse=True)
         return {"entries": plain({key: told, **dict(newest[: MAX_ENTRIES - 1])})}
 
     update_sealed(path, SCHEMA, merged)
-    return found
+    return answers_
 
 
 def _key(kernel: str, load: Load) -> str:

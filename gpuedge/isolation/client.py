@@ -383,7 +383,9 @@ class WorkerClient:
             poll.register(self._err, select.POLLIN)
         while True:
             left = max(0.0, until - time.monotonic())
-            ready = [found for found, _ in poll.poll(min(math.ceil(left * 1000), 1 << 30))]
+            ready = [
+                descriptor for descriptor, _ in poll.poll(min(math.ceil(left * 1000), 1 << 30))
+            ]
             if fd in ready:
                 return True
             if self._err in ready and not self._read_printed():

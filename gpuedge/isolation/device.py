@@ -90,8 +90,8 @@ class IsolatedDevice:
     def _locked(self) -> threading.RLock:
         """Return the lock; in a forked child it may be held by a thread that is not there."""
         self._client.check_here()
-        found: threading.RLock = self._lock
-        return found
+        lock: threading.RLock = self._lock
+        return lock
 
     def _check(self) -> None:
         if self._is_closed:
@@ -120,10 +120,10 @@ class IsolatedDevice:
         with self._locked():
             self._check()
             self._begin()
-            made = Handle(self._number(), int(nbytes))
+            handle = Handle(self._number(), int(nbytes))
             kind = [storage.kind, storage.low, storage.high, storage.dtype]
-            self._client.ask(Op("alloc", [made.number, made.nbytes, usage.value, kind], CALL_S))
-            return made
+            self._client.ask(Op("alloc", [handle.number, handle.nbytes, usage.value, kind], CALL_S))
+            return handle
 
     def free(self, buffer: Buffer) -> None:
         """Give memory back; the buffer must not be in flight."""
@@ -218,12 +218,12 @@ class IsolatedDevice:
         with self._locked():
             self._check()
             self._begin()
-            made = Handle(self._number())
+            handle = Handle(self._number())
             works = [_work(dispatch) for dispatch in dispatches]
             numbers = [[_number(b) for b in some] for some in (inputs, outputs)]
-            self._client.ask(Op("record", [made.number, works, *numbers], BUILD_S))
+            self._client.ask(Op("record", [handle.number, works, *numbers], BUILD_S))
             self._client.arena.trim()
-            return made
+            return handle
 
     def submit(self, recording: Recording) -> Ticket:
         """Have recorded work started together with the next call that waits for an answer."""

@@ -63,10 +63,10 @@ class BackgroundProbe:
         self._owner = os.getpid()
 
         def work() -> Found:
-            found = probe(drivers, DEADLINE_S, time.monotonic(), lambda: self._is_stopped)
+            rows_of = probe(drivers, DEADLINE_S, time.monotonic(), lambda: self._is_stopped)
             if not self._is_stopped:
-                keep(found)
-            return found
+                keep(rows_of)
+            return rows_of
 
         self._is_stopped = False
         self._call = DeadlineCall(work, "gpuedge-probe")
@@ -99,7 +99,7 @@ class BackgroundProbe:
         if not self._call.wait(seconds):
             return {key: self._cut[key] for key in mine}
         try:
-            found = self._call.result()
+            rows_of = self._call.result()
         except Exception:  # as the caller's own probe will
             return {}
-        return {k: found[k] for k in mine if not any(row.is_starved for row in found[k])}
+        return {k: rows_of[k] for k in mine if not any(row.is_starved for row in rows_of[k])}

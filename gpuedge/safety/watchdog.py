@@ -220,8 +220,8 @@ class Watch:
     @property
     def is_alive(self) -> bool:
         """Whether the process is known to have done something just now."""
-        one = self._process
-        return one is not None and one.is_known and self.idle_for_s < STILL_S
+        process = self._process
+        return process is not None and process.is_known and self.idle_for_s < STILL_S
 
 
 class Activity:

@@ -138,7 +138,7 @@ class TextureCopy:
     def copies(self, buffer: WgpuBuffer, offset: int, nbytes: int) -> list[tuple[Any, Any, Any]]:
         """Return the arguments of the commands that fill it: whole rows, then what is left."""
         rows, rest = divmod(nbytes // self._unit, TEXTURE_ROW)
-        made, make = [], self._api.make
+        copies, make = [], self._api.make
         for top, width, height in ((0, TEXTURE_ROW, rows), (rows, rest, 1)):
             if not width or not height:
                 continue
@@ -149,8 +149,8 @@ class TextureCopy:
             target = make("WGPUTexelCopyTextureInfo", texture=self.handle)
             target.origin.y = top
             size = make("WGPUExtent3D", width=width, height=height, depthOrArrayLayers=1)
-            made.append((source, target, size))
-        return made
+            copies.append((source, target, size))
+        return copies
 
     def close(self) -> None:
         """Free the memory."""
