@@ -357,7 +357,7 @@ class Session:
 
     @property
     def health(self) -> Health:
-        """How the model fares: what answered its requests, what failed, how long they take.
+        """The health of the model: what answered its requests, what failed, how long they take.
 
         A snapshot; where the model leaves input shapes open, that of the shapes run last, and
         ``pending`` before the first run.

@@ -26,7 +26,6 @@ from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.ops import warm
 from gpuedge.ops.arguments import number
 from gpuedge.opset import FUNCTIONS
-from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.opening import closing
 from gpuedge.runtime.request import Request, make_request
@@ -237,7 +236,7 @@ def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> C
             _compiled.move_to_end(signature)
             return ready
         config.check_environment()
-        ready = _compiled[signature] = compile_model(build(), request, is_session=False)
+        ready = _compiled[signature] = CompiledModel(build(), request, is_session=False)
         if len(_compiled) > LIMIT:
             _compiled.popitem(last=False)[1].close()
             warm.forget()

@@ -39,8 +39,7 @@ from gpuedge.core.reasons import Reason
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import Shapes
 from gpuedge.runtime import clock
-from gpuedge.runtime.devices import OK, RECOVERING
-from gpuedge.runtime.health import PENDING, Counts, Health, Times
+from gpuedge.runtime.health import OK, PENDING, RECOVERING, Counts, Health, Times
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.queueing import Queued
 from gpuedge.runtime.shapes import Compiler, Models
@@ -523,7 +522,7 @@ class Server:
         return self._compiler.summary(self._models)
 
     def health(self) -> Health:
-        """Return how the model fares, with what the CPU answered beside late requests."""
+        """Return the health of the model, with what the CPU answered beside late requests."""
         latest, asked = self.latest, self._request
         if latest is None and asked.device == CPU:
             return Health(CPU, CPU)

@@ -10,7 +10,7 @@ from gpuedge.core.errors import UsageError
 from gpuedge.graph.reader import Fixed, OnnxModel, Shapes
 from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock
-from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.health import Times
 from gpuedge.runtime.inputs import check_inputs
@@ -18,13 +18,12 @@ from gpuedge.runtime.ranges import measure
 from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
-    from gpuedge.runtime.compiled import CompiledModel
     from gpuedge.runtime.request import Request
 
 REMEMBERED = 4096
 """Sets of shapes of which it is known that they were compiled before."""
 
-Models = dict[Shapes, "CompiledModel"]
+Models = dict[Shapes, CompiledModel]
 """Compiled models, the one used last at the end."""
 
 
@@ -63,7 +62,7 @@ class Compiler:
         start = clock.now_ns()
         request.tell("plan", 0, 1)
         calibrate = self._calibrate if self._feeds else None
-        made = compile_model(bound, request, calibrate=calibrate)
+        made = CompiledModel(bound, request, calibrate=calibrate)
         self._count(shapes, clock.now_ns() - start)
         if made.executor.device == CPU:  # a GPU's executor tells of more stages
             request.tell("plan", 1, 1)

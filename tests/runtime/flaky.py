@@ -20,7 +20,6 @@ from gpuedge.executors.base import Executable, Executor, PlacementRow
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
-from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import RetryLimits
 from gpuedge.runtime.request import Request
@@ -39,6 +38,8 @@ class FlakyExecutor:
     ----------
     runs : int
         Segments that were begun on it, over all executables.
+    executables : list of FlakyExecutable
+        What was compiled on it.
     """
 
     isolation = "inline"
@@ -47,6 +48,7 @@ class FlakyExecutor:
         self.device = "vulkan:0"
         self.closed = self.released = self.is_hung = False
         self.runs = 0
+        self.executables: list[FlakyExecutable] = []
         self.factor = TRACE
         self.closing = threading.Event()
         self.closing.set()
@@ -85,6 +87,7 @@ class FlakyExecutable:
 
     def __init__(self, executor: FlakyExecutor, inner: Executable) -> None:
         self.executor = executor
+        executor.executables.append(self)
         self.rows = tuple(
             PlacementRow(r.nodes, r.ops, executor.device, "flaky") for r in inner.rows
         )
@@ -167,7 +170,7 @@ With Abs refused: three segments on the device and two on the CPU between them.
 def made(
     pool: FlakyPool, *ops: str, fallback: str = "cpu", policy: Policy = PLAIN
 ) -> CompiledModel:
-    return compile_model(graph(*(ops or ("Exp",))), Request("vulkan", policy, fallback), pool)
+    return CompiledModel(graph(*(ops or ("Exp",))), Request("vulkan", policy, fallback), pool)
 
 
 def result(compiled: CompiledModel, x: np.ndarray = X) -> np.ndarray:
@@ -175,7 +178,7 @@ def result(compiled: CompiledModel, x: np.ndarray = X) -> np.ndarray:
 
 
 def cpu(*ops: str, x: np.ndarray = X) -> np.ndarray:
-    return result(compile_model(graph(*(ops or ("Exp",))), Request("cpu"), FlakyPool()), x)
+    return result(CompiledModel(graph(*(ops or ("Exp",))), Request("cpu"), FlakyPool()), x)
 
 
 def until(holds: Callable[[], bool]) -> None:

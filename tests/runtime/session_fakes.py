@@ -12,7 +12,7 @@ from test_session import X
 
 import gpuedge
 from gpuedge.runtime import shapes
-from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 
 
 class Gate:
@@ -38,7 +38,7 @@ def taken_by_sessions(monkeypatch: pytest.MonkeyPatch) -> FakePool:
             binding.buffer.data[:] = bytes(len(binding.buffer.data))
 
     made.on_dispatch = write
-    monkeypatch.setattr(shapes, "compile_model", partial(compile_model, pool=made))
+    monkeypatch.setattr(shapes, "CompiledModel", partial(CompiledModel, pool=made))
     monkeypatch.setattr("gpuedge.session.POOL", made)
     return made
 

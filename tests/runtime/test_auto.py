@@ -22,7 +22,9 @@ from gpuedge.core.errors import DeviceLostError, InputError
 from gpuedge.decide.belief import Belief
 from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.policy import Policy
-from gpuedge.runtime.auto import AutoModel
+from gpuedge.decide.record import Evidence
+from gpuedge.runtime.auto import ChosenDevice
+from gpuedge.runtime.compiled import CompiledModel
 
 WANTED = np.abs(X)
 
@@ -32,13 +34,22 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     return World(monkeypatch, tmp_path)
 
 
-def taken(world: World, compiled: AutoModel, most: int = 2_000) -> int:
+def taken(world: World, compiled: CompiledModel, most: int = 2_000) -> int:
     """Serve until a GPU answers; return how many requests that took."""
     for n in range(most):
         if compiled.executor.device != "cpu":
             return n
         np.testing.assert_array_equal(world.serve(compiled)[0], WANTED)
     raise AssertionError(f"still on the CPU: {compiled.decision.explain(verbose=True)}")
+
+
+def evidence(compiled: CompiledModel) -> Evidence:
+    return next(e for e in compiled.decision.record.candidates if e.device == "vulkan:0")
+
+
+def on_trial(world: World, compiled: CompiledModel) -> None:
+    """Serve until a GPU is open, and on trial."""
+    until(lambda: bool(world.serve(compiled)) and evidence(compiled).phase == "trial")
 
 
 # -- the first request ----------------------------------------------------------------------------
@@ -144,7 +155,8 @@ def test_long_runs_warm_a_gpu_up_sooner(world: World, gpu_ms: float, cold: int) 
 def test_decision_says_when_a_side_that_has_to_wait_takes_over(world: World) -> None:
     compiled = world.auto(world.pool(10, 1))
     taken(world, compiled)
-    chooser = compiled._chooser
+    assert isinstance(compiled.choice, ChosenDevice)
+    chooser = compiled.choice.chooser
     chooser.candidates["vulkan:0"].belief = Belief(1_000_000, 1_000, 9)
     assert "the CPU takes over after the next request" in compiled.decision.reason
     chooser._switched.extend([world.clock.now - 20 * 10**9, world.clock.now])
@@ -156,8 +168,8 @@ def test_only_the_time_of_the_gpu_counts_for_it(world: World) -> None:
     pool = world.pool(10, 5)
     compiled = world.auto(pool)
     taken(world, compiled)
-    belief = compiled._chooser.candidates["vulkan:0"].belief
-    assert belief.theta < np.log(0.75)
+    belief = evidence(compiled).belief
+    assert belief is not None and belief.theta < np.log(0.75)
 
 
 def test_wrong_numbers_in_the_background_never_reach_a_request(
@@ -172,14 +184,13 @@ def test_wrong_numbers_in_the_background_never_reach_a_request(
     assert "differ from the CPU's" in caplog.text
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert (row.status, row.code) == ("rejected", "drifted")
-    assert pool.device_health("vulkan:0").state == "demoted" and len(pool.opened) == 1
+    assert pool.device("vulkan:0").state.phase == "demoted" and len(pool.opened) == 1
 
 
 def test_wrong_numbers_on_trial_condemn_the_device_at_once(world: World) -> None:
     pool = world.pool(10, 1)
     compiled = world.auto(pool)
-    while not compiled._sides:
-        world.serve(compiled)
+    on_trial(world, compiled)
     pool.opened[0].factor = np.float32(1.01)
     runs = pool.opened[0].runs
     for answer in world.serve(compiled, 60):
@@ -236,8 +247,7 @@ def test_opening_that_stalls_is_tried_again_and_is_no_verdict(world: World) -> N
     assert "did not answer" not in str(compiled.decision)
     world.background.stall_s = 20.0
     gate.set()
-    until(lambda: bool(compiled._mail))
-    taken(world, compiled)
+    until(lambda: bool(world.serve(compiled)) and compiled.executor.device != "cpu")
     assert len(times) == 1  # it came back late, and is used all the same
 
 
@@ -270,7 +280,7 @@ def test_device_lost_while_it_warms_up_is_opened_again(world: World) -> None:
     compiled = world.auto(pool)
     while not pool.opened:
         world.serve(compiled)
-    until(lambda: pool.device_health("vulkan:0").state == "ok")
+    until(lambda: pool.device("vulkan:0").state.is_ok)
     taken(world, compiled)
     assert len(pool.opened) == 2 and compiled.health().failed == 0
 
@@ -290,7 +300,7 @@ def test_device_lost_in_service_is_answered_by_the_cpu_and_comes_back(world: Wor
     world.serve(compiled, 30)
     assert compiled.executor.device == "cpu"
     pool.gate.set()
-    until(lambda: pool.device_health("vulkan:0").state == "ok")
+    until(lambda: pool.device("vulkan:0").state.is_ok)
     taken(world, compiled)
     assert len(pool.opened) == 2 and compiled.health().state == "ok"
 
@@ -324,8 +334,7 @@ def test_no_memory_for_copies_of_the_inputs_is_no_fault_of_the_device(world: Wor
 
     pool = world.pool(10, 1)
     compiled = world.auto(pool)
-    while not compiled._sides:
-        world.serve(compiled)
+    on_trial(world, compiled)
     for _ in range(3):
         np.testing.assert_array_equal(world.serve(compiled, 1, X.view(Large))[0], WANTED)
     assert compiled.health().failed == 0
@@ -406,8 +415,9 @@ def test_deciding_at_load_ends_although_a_driver_hangs(
     compiled = world.auto(pool, policy=Policy(decide="load"))
     np.testing.assert_array_equal(world.serve(compiled)[0], WANTED)
     gate.set()
-    until(lambda: bool(compiled._mail))
-    taken(world, compiled)  # then as in service
+    until(
+        lambda: bool(world.serve(compiled)) and compiled.executor.device != "cpu"
+    )  # then as in service
 
 
 # -- history --------------------------------------------------------------------------------------
@@ -431,10 +441,10 @@ def test_requests_are_counted_across_launches(world: World) -> None:
     compiled.close()
     again = world.auto(world.pool(10, 1))
     world.serve(again, 3)
-    assert again._survey is not None and again._survey.past.requests == (70,)
+    assert again.decision.record.previous_requests == (70,)
     other = world.auto(world.pool(10, 1), "Neg")
     world.serve(other, 3)
-    assert other._survey is not None and other._survey.past.requests == ()
+    assert other.decision.record.previous_requests == ()
 
 
 # -- several models -------------------------------------------------------------------------------
@@ -472,7 +482,8 @@ def test_model_closed_while_a_device_opens_leaves_nothing_behind(world: World) -
     compiled.close()
     gate.set()
     assert world.background.wait(10)
-    assert not compiled._mail
+    executables = pool.opened[0].executables
+    assert executables and all(executable.is_closed for executable in executables)
 
 
 # -- mixtures -------------------------------------------------------------------------------------
@@ -516,11 +527,13 @@ import numpy as np
 sys.path[:0] = {paths!r}
 from flaky import X, FlakyPool, graph
 from gpuedge.decide.policy import Policy
-from gpuedge.runtime.auto import AutoModel
+from gpuedge.decide.record import Evidence
+from gpuedge.runtime.auto import ChosenDevice
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.background import BACKGROUND
 from gpuedge.runtime.request import Request
 BACKGROUND.share = 0.0
-model = AutoModel(graph("Abs"), Request("auto", Policy()), FlakyPool())
+model = CompiledModel(graph("Abs"), Request("auto", Policy()), FlakyPool())
 for _ in range({requests}):
     model.run({{"x": X}})
     BACKGROUND.wait(10)
@@ -541,8 +554,7 @@ def test_requests_served_survive_a_kill(world: World, tmp_path: Path, requests: 
     assert done.returncode == -signal.SIGKILL, done.stderr
     again = world.auto(world.pool(10, 1))
     world.serve(again, 3)
-    assert again._survey is not None
-    (kept,) = again._survey.past.requests
+    (kept,) = again.decision.record.previous_requests
     assert requests / 2.5 <= kept <= requests
 
 
@@ -561,14 +573,14 @@ def test_a_forked_child_begins_anew_on_the_cpu(world: World) -> None:
 
 
 def test_single_operations_take_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = list[AutoModel]()
-    start = AutoModel.__init__
+    made = list[CompiledModel]()
+    start = CompiledModel.__init__
 
-    def noting(self: AutoModel, *args: Any, **options: Any) -> None:
+    def noting(self: CompiledModel, *args: Any, **options: Any) -> None:
         made.append(self)
         start(self, *args, **options)
 
-    monkeypatch.setattr(AutoModel, "__init__", noting)
+    monkeypatch.setattr(CompiledModel, "__init__", noting)
     x = np.linspace(-1, 1, 37, dtype=np.float32)
     for _ in range(3):
         np.testing.assert_array_equal(gpuedge.relu(x, device="auto"), np.maximum(x, 0))

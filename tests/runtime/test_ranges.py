@@ -22,7 +22,6 @@ from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.plan.storages import UNBOUNDED
-from gpuedge.runtime.auto import AutoModel, compile_model
 from gpuedge.runtime.background import Background
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.ranges import Ranges, measure, union
@@ -123,7 +122,7 @@ def test_what_the_cpu_cannot_measure_is_kept_exactly(caplog: pytest.LogCaptureFi
 
 
 def compiled_on(executor: PlanExecutor, policy: Policy = FIXED, **more: Any) -> CompiledModel:
-    return compile_model(gemm(), Request("plan", policy, executor=executor), FakePool(), **more)
+    return CompiledModel(gemm(), Request("plan", policy, executor=executor), FakePool(), **more)
 
 
 def test_first_inputs_calibrate_and_later_ones_may_widen() -> None:
@@ -198,7 +197,7 @@ def auto(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlanPool:
 def taken(policy: Policy, pool: PlanPool) -> CompiledModel:
     """Return a model that the GPU of the pool answers by now."""
     background = Background(share=0.0)
-    compiled = AutoModel(gemm(), Request("auto", policy), pool, background=background)
+    compiled = CompiledModel(gemm(), Request("auto", policy), pool, background=background)
     for _ in range(200):
         compiled.run(feed())
         assert background.wait(30)

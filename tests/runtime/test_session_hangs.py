@@ -208,7 +208,7 @@ class Failed:
     closed = False
     def retire(self): self.closed = True
 
-POOL.device_health("vulkan:0").fail(Reason("device-lost"), Failed())
+POOL.device("vulkan:0").fail(Reason("device-lost"), Failed())
 pid, ends = Path({str(tmp_path / "pid")!r}), time.monotonic() + 60
 while not (pid.exists() and pid.read_text()) and time.monotonic() < ends:
     time.sleep(0.01)
