@@ -185,7 +185,7 @@ class Session:
             names, inputs = chosen(inputs, self._model.outputs), input_feed
         seconds = None if timeout_s is None else check_timeout(timeout_s)
         try:
-            shapes = server.match(inputs)
+            shapes = server.models.match(inputs)
             if shapes is None:
                 server.check_open()
                 inputs = check_inputs(inputs, self._model)

@@ -31,7 +31,6 @@ from gpuedge.runtime.devices import REFUSED
 from gpuedge.runtime.gates import Gates, Passed
 from gpuedge.runtime.health import DEMOTED, ON_CPU, RECOVERING, DeviceState
 from gpuedge.runtime.inputs import samples
-from gpuedge.runtime.placed import ON_CPU as CPU_ANSWERS
 from gpuedge.runtime.placed import Assignment, Compilation, PlacedGraph
 from gpuedge.runtime.routes import Survey, survey
 from gpuedge.runtime.strings import CPU
@@ -91,6 +90,7 @@ class ChosenDevice:
         self._background = background
         self._inherited: list[object] = []
         self._is_closed, self._is_serving = False, True
+        self._on_cpu = Assignment(tell=self._note_answer)
         self._start()
         compilation.segments.on_cpu()
         debug.say(1, "Runs on cpu: GPUs are looked for after the second request.")
@@ -160,11 +160,6 @@ class ChosenDevice:
         """How often another device was chosen in service."""
         return self.chooser.switches
 
-    @property
-    def is_usable(self) -> bool:
-        """False in a forked child."""
-        return self._owner == os.getpid()
-
     # -- answering ----------------------------------------------------------------------------
 
     def next(self) -> Assignment:
@@ -173,7 +168,7 @@ class ChosenDevice:
         is_calm = chooser.calm > 0 and not (self._messages or self._is_one_recovering)
         if is_calm and self._owner == os.getpid():
             if chooser.pick == CPU:
-                return CPU_ANSWERS
+                return self._on_cpu
             turn = Turn(chooser.pick, "serve")
         else:
             is_calm = False
@@ -204,21 +199,26 @@ class ChosenDevice:
         Strict is only a device that has won, and not one that is merely looked at.
         """
         if turn.side == CPU:
-            return Assignment(kind=turn.kind, is_calm=is_calm)
+            return Assignment(kind=turn.kind, tell=self._take_answer)
         is_strict = self._request.fallback == "error" and turn.side == self.chooser.pick
-        return Assignment(turn.side, self._placed_on(turn.side), turn.kind, is_strict, is_calm)
+        placed = self._placed_on(turn.side)
+        tell = self._note_answer if is_calm else self._take_answer
+        return Assignment(turn.side, placed, turn.kind, is_strict, tell)
 
-    def answered(self, by: Assignment, ns: int) -> None:
-        """Take that a request was answered as assigned, and begin what is due."""
+    def _note_answer(self, by: Assignment, ns: int) -> None:
+        """Take that a request was answered when there was nothing to decide."""
+        self.chooser.note(ns)
         if by.placed is not None:
             self._candidates[by.device].served += 1
-        if by.is_calm:
-            self.chooser.note(ns)
-            if not self._is_asked and self._counts.on_cpu >= ASKS_AT:
-                with held:
-                    self._is_asked = True
-                    self._submit(self._look_for_routes)
-            return
+        if not self._is_asked and self._counts.on_cpu >= ASKS_AT:
+            with held:
+                self._is_asked = True
+                self._submit(self._look_for_routes)
+
+    def _take_answer(self, by: Assignment, ns: int) -> None:
+        """Take that a request was answered, and begin what is due."""
+        if by.placed is not None:
+            self._candidates[by.device].served += 1
         with held:
             self.chooser.served(by.device, ns, clock.now_ns())
             if self._is_serving:

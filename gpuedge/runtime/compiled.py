@@ -153,11 +153,6 @@ class CompiledModel:
         return self._pool.cpu() if placed is None else placed.executor
 
     @property
-    def is_usable(self) -> bool:
-        """False once it has to be made anew: its device was closed, or the process forked off."""
-        return self.choice.is_usable
-
-    @property
     def parts(self) -> Sequence[Part | Executable]:
         """What runs now: segments, or the whole model on the CPU."""
         placed = self.choice.placed
@@ -228,26 +223,25 @@ class CompiledModel:
     def _answer(self, inputs: Mapping[str, Array]) -> Outputs:
         """Answer a request on the device that is to do so; this is where one goes to the CPU."""
         by = self.choice.next()
-        outputs = None if by.placed is None else self._on_device(by, by.placed, inputs)
-        if outputs is not None:
+        placed, tell = by.placed, by.tell
+        if placed is not None and (outputs := self._on_device(by, placed, inputs)) is not None:
             return outputs
-        start = clock.now_ns()
+        start = 0 if tell is None else clock.now_ns()
         try:
             outputs = self.run_on_cpu(inputs)
         except GpuEdgeError as error:
-            if by.kind != "burst" or by.placed is not None:
+            if by.kind != "burst" or placed is not None or tell is None:
                 raise
-            # It was only looked at: what serves otherwise answers.
-            self.choice.answered(by, clock.now_ns() - start)
+            tell(by, clock.now_ns() - start)
             log.warning("cpu, tried in service: %s", error)
-            by = self.choice.in_use()
+            by = self.choice.in_use()  # the CPU was only looked at
             outputs = None if by.placed is None else self._on_device(by, by.placed, inputs)
             if outputs is None:
                 raise
             return outputs
         self._counts.on_cpu += 1
-        if by.placed is None:
-            self.choice.answered(by, clock.now_ns() - start)
+        if tell is not None and placed is None:
+            tell(by, clock.now_ns() - start)
         return outputs
 
     def _on_device(
@@ -265,7 +259,7 @@ class CompiledModel:
             else:
                 self._at_work, self._inside = None, (placed.executor, start / 1e9)
                 run = self._run_whole(by, placed, placed.whole, given)
-            spent = clock.now_ns() - start
+            spent = clock.now_ns() - start if by.tell is not None else 0
         except (NotFiniteError, InexactError, MemoryError) as error:
             if not self.request.is_open:
                 raise
@@ -286,7 +280,8 @@ class CompiledModel:
         if copied is not None and outputs is not None:
             return self._compared(by, placed, copied, outputs, spent)
         self._counts.on_device += 1
-        self.choice.answered(by, spent)
+        if by.tell is not None:
+            by.tell(by, spent)
         return outputs
 
     def _is_settled(self, by: Assignment, placed: PlacedGraph, inputs: Mapping[str, Array]) -> bool:
@@ -387,7 +382,8 @@ class CompiledModel:
                 self._drifted(by, placed, difference)
                 self._counts.on_cpu += 1
                 return of_cpu[0]
-        self.choice.answered(by, spent)
+        if by.tell is not None:
+            by.tell(by, spent)
         if by.kind != "trial":
             self._counts.on_device += 1
             return outputs

@@ -97,12 +97,6 @@ class FixedDevice:
         )  # fmt: skip
 
     @property
-    def is_usable(self) -> bool:
-        """False once the device was closed elsewhere, and in a forked child."""
-        is_closed = self.placed is not None and self.placed.is_closed
-        return not is_closed and self._owner == os.getpid()
-
-    @property
     def state(self) -> DeviceState:
         """How the device is."""
         if self.device == CPU:
@@ -192,7 +186,8 @@ class FixedDevice:
             is_forked, self._owner = self._owner != os.getpid(), os.getpid()
             if is_forked:  # destroying parts would wait for threads that are not here
                 self._inherited += [self.placed, *self._compilation.segments.forget()]
-                self._set_placed(None)
+                if self._is_pooled or self._may_fall_back:
+                    self._set_placed(None)
         if not self._is_pooled:
             return
         state, was_away = self._compilation.pooled(self.device).state, self._is_away
@@ -226,9 +221,6 @@ class FixedDevice:
         """Return who answers requests in general."""
         return self._assignment
 
-    def answered(self, by: Assignment, ns: int) -> None:
-        """Do nothing: there is nothing to decide."""
-
     def leave(self, placed: PlacedGraph, reason: Reason, *, is_final: bool) -> None:
         """Let the CPU answer if it may, for good or until the device is in use again."""
         if self._may_fall_back:
@@ -236,7 +228,7 @@ class FixedDevice:
 
     def replace(self, placed: PlacedGraph) -> bool:
         """Go on after another session closed the device; False where that is not what happened."""
-        if self.is_usable or not self._is_pooled:
+        if not (placed.is_closed and self._is_pooled):
             return False
         self._find_device()
         return True

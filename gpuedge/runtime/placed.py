@@ -200,16 +200,12 @@ class Assignment(NamedTuple):
         As in `gpuedge.decide.chooser`.
     is_strict : bool
         Whether the CPU may not answer for the device.
-    is_calm : bool
-        Whether there is nothing to decide about.
+    tell : callable or None
+        What is told of an answer, and how many nanoseconds it took.
     """
 
     device: str = CPU
     placed: PlacedGraph | None = None
     kind: str = "serve"
     is_strict: bool = False
-    is_calm: bool = True
-
-
-ON_CPU = Assignment()
-"""The CPU answers, and there is nothing to decide about."""
+    tell: Callable[[Assignment, int], None] | None = None

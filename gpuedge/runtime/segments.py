@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
     from gpuedge.runtime.request import Request
 
+WHOLE = "whole"
+"""Key of what computes the whole graph."""
+
 log = logging.getLogger("gpuedge")
 
 
@@ -71,8 +74,7 @@ class Segments:
         self._request = request
         self._cpu = cpu
         self.refusals: dict[str, str] = {}
-        self._whole: Executable | None = None
-        self._stand_ins: dict[tuple[tuple[str, ...], ...], Executable] = {}
+        self._on_cpu: dict[object, Executable] = {}  # by inputs and outputs; the whole by WHOLE
 
     def build(
         self,
@@ -168,30 +170,29 @@ class Segments:
 
     def on_cpu(self) -> Executable:
         """Return the whole model compiled for the CPU, as where the CPU was chosen; once."""
-        if self._whole is None:
-            self._whole = self._cpu.load(self.model)
-        return self._whole
+        whole = self._on_cpu.get(WHOLE)
+        if whole is None:
+            whole = self._on_cpu[WHOLE] = self._cpu.load(self.model)
+        return whole
 
     def stand_in(self, part: Part) -> Executable:
         """Return a segment compiled for the CPU: itself if it is, else once for all."""
         if part.device == CPU:
             return part.executable
         key = part.graph.inputs, part.graph.outputs
-        if key not in self._stand_ins:
-            self._stand_ins[key] = self._cpu.compile(part.graph)
-        return self._stand_ins[key]
+        if key not in self._on_cpu:
+            self._on_cpu[key] = self._cpu.compile(part.graph)
+        return self._on_cpu[key]
 
     def forget(self) -> list[object]:
         """Forget what was compiled for the CPU without closing it; return it to be kept."""
-        kept: list[object] = [self._whole, self._stand_ins]
-        self._whole, self._stand_ins = None, {}
-        return kept
+        kept, self._on_cpu = self._on_cpu, {}
+        return [kept]
 
     def close(self) -> None:
         """Release what was compiled for the CPU."""
-        for executable in (self._whole, *self._stand_ins.values()):
-            if executable is not None:
-                executable.close()
+        for executable in self._on_cpu.values():
+            executable.close()
         self.forget()
 
     def _compile(

@@ -24,8 +24,6 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from gpuedge.core.errors import (
     ClosedError,
     DeviceError,
@@ -40,9 +38,10 @@ from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import Shapes
 from gpuedge.runtime import clock
 from gpuedge.runtime.health import OK, PENDING, RECOVERING, Counts, Health, Times
+from gpuedge.runtime.models import ModelCache
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.queueing import Queued
-from gpuedge.runtime.shapes import Compiler, Models
+from gpuedge.runtime.shapes import BesideLate, Compiler
 from gpuedge.runtime.strings import CPU
 from gpuedge.safety.deadline import DeadlineCall, NoThreadError, started
 from gpuedge.safety.interrupts import held
@@ -86,15 +85,17 @@ Outputs = dict[str, Array]
 class Job:
     """A request while it waits and runs, and what it has for that long."""
 
-    __slots__ = ("is_given_up", "looked_ns", "model", "models", "request", "since_ns", "thread")
+    __slots__ = (
+        "is_beside", "is_given_up", "looked_ns", "model", "models", "since_ns", "thread"
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        self.is_beside = False  # a late one has the models; the CPU answers
         self.is_given_up = False
         self.thread = 0  # the one that runs it
         self.since_ns = 0  # when it began to wait for its turn
         self.looked_ns = 0  # when it last looked whether that has come
-        self.request: Request | None = None
-        self.models: Models | None = None
+        self.models: ModelCache | None = None
         self.model: CompiledModel | None = None
 
 
@@ -103,6 +104,8 @@ class Server:
 
     Attributes
     ----------
+    models : ModelCache
+        By shapes.
     latest : CompiledModel or None
         What answered the last request; while a late one lasts, what that one has.
     times : Times
@@ -114,6 +117,7 @@ class Server:
         self._compiler = compiler
         self._request = request
         self._owner = os.getpid()
+        self._most = request.policy.max_shapes
         self._kept: list[Any] = []  # what must be neither used nor destroyed
         self._is_closed = self._is_closing = False
         self._failure: GpuEdgeError | None = None  # of the last attempt to compile
@@ -132,10 +136,7 @@ class Server:
         self._waiting: deque[Queued] = deque()
         self._worker: threading.Thread | None = None
         self._timer: threading.Thread | None = None
-        self._models: Models = {}
-        self._on_cpu: Models = {}  # what answers while a late request has the others
-        self._types: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = ()
-        self._shapes: Shapes | None = None  # of the arrays that `match` knows
+        self.models = ModelCache(self._most)
         self._watch, self._watched = Watch(0.0), 0.0
 
     def _restart(self) -> None:
@@ -144,7 +145,7 @@ class Server:
         They are kept, because destroying them would wait for those threads.
         """
         self._owner = os.getpid()
-        self._kept.append((self._models, self._on_cpu, self._waiting, self._running, self._late))
+        self._kept.append((self.models, self._waiting, self._running, self._late))
         self._start()
 
     def check_open(self) -> None:
@@ -154,26 +155,13 @@ class Server:
 
     def prepare(self, shapes: tuple[tuple[int, ...], ...]) -> None:
         """Compile for input shapes that are known before the first request."""
-        self.latest = self._models[shapes] = self._compiler.compile(shapes, self._request)
+        self.latest = model = self._compiler.compile(shapes, self._request)
+        self.models.add(shapes, model)
         _end_last()
         known = zip(self._compiler.model.inputs.items(), shapes, strict=True)
-        self._types = tuple((name, np.dtype(kind), shape) for (name, (kind, _)), shape in known)
-        self._shapes = shapes
+        self.models.note(shapes, {name: (kind, shape) for (name, (kind, _)), shape in known})
 
     # -- answering ----------------------------------------------------------------------------
-
-    def match(self, inputs: Any) -> Shapes | None:
-        """Return the shapes of inputs that need no check: arrays of just the types run last."""
-        if type(inputs) is not dict or len(inputs) != len(self._types):
-            return None
-        for name, dtype, shape in self._types:
-            array = inputs.get(name)
-            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
-                return None
-            flags = array.flags
-            if not (flags.c_contiguous and flags.aligned):
-                return None
-        return self._shapes
 
     def run(
         self,
@@ -217,25 +205,18 @@ class Server:
         """Answer a request when its turn has come; beside one that is late, on the CPU."""
         try:
             models = self._begin(job)
+            if job.is_beside:
+                return self._answer_beside(arrays, shapes, job, models)
             model = models.get(shapes)
             if model is None:
-                model = self._compile(job, models, shapes)
-            elif len(models) > 1:
-                models[shapes] = models.pop(shapes)  # the latest one is the last
-            job.model = model
+                model = self._compile(models, shapes)
+            job.model = self.latest = model
             if arrays is None:
-                self.latest = model if models is self._models else self.latest
                 model.warm()
                 return {}
-            if models is not self._models:
-                result = model.run(arrays)
-                self._counts.on_cpu += 1
-                return result
-            if shapes is not self._shapes:
-                known = () if self._compiler.parameters else arrays.items()
-                self._types = tuple((name, a.dtype, a.shape) for name, a in known)
-                self._shapes = shapes
-            self.latest = model
+            if shapes is not models.matched:
+                known = {} if self._compiler.parameters else arrays
+                models.note(shapes, {name: (a.dtype, a.shape) for name, a in known.items()})
             start = clock.now_ns()
             result = model.run(arrays)
             times, spent = self.times, clock.now_ns() - start
@@ -245,25 +226,49 @@ class Server:
         finally:
             self._end_of(job)
 
-    def _compile(self, job: Job, models: Models, shapes: Shapes) -> CompiledModel:
-        is_main, request = models is self._models, job.request or self._request
-        if self._compiler.make_room(models) is self.latest:
+    def _answer_beside(
+        self,
+        arrays: Mapping[str, Array] | None,
+        shapes: Shapes,
+        job: Job,
+        models: ModelCache,
+    ) -> Outputs:
+        """Answer a request on the CPU while a late one has the models."""
+        signature = BesideLate(shapes)
+        model = models.get(signature)
+        if model is None:
+            models.make_room(signature)
+            on_cpu = replace(self._request, device=CPU, executor=None)
+            model = self._compiler.compile(shapes, on_cpu)
+            with self._lock:
+                if not job.is_given_up:
+                    models.add(signature, model)
+        job.model = model
+        if arrays is None:
+            return {}
+        outputs = model.run(arrays)
+        self._counts.on_cpu += 1
+        return outputs
+
+    def _compile(self, models: ModelCache, shapes: Shapes) -> CompiledModel:
+        beside = models.take(lambda signature, _: isinstance(signature, BesideLate))
+        for model in beside:  # what they were beside is over
+            model.close()
+        if self.latest in models.make_room(shapes):
             self.latest = None
         try:
-            made = self._compiler.compile(shapes, request)
+            model = self._compiler.compile(shapes, self._request)
         except GpuEdgeError as error:
-            if is_main:
-                self._failure = error
+            self._failure = error
             raise
         _end_last()
-        if is_main:
-            self._failure = None
-        models[shapes] = made
-        return made
+        self._failure = None
+        models.add(shapes, model)
+        return model
 
     # -- one at a time ------------------------------------------------------------------------
 
-    def _begin(self, job: Job) -> Models:
+    def _begin(self, job: Job) -> ModelCache:
         """Wait until a request may run; return the models that are its own for that long."""
         job.thread = threading.get_ident()
         with self._lock:
@@ -272,9 +277,9 @@ class Server:
                 return self._take_turn(job)
             job.since_ns = job.looked_ns = clock.now_ns()
             self._next.append(job)
-        return cast("Models", self._monitor.wait_for(lambda: self._next_turn(job)))
+        return cast("ModelCache", self._monitor.wait_for(lambda: self._next_turn(job)))
 
-    def _next_turn(self, job: Job) -> Models | None:
+    def _next_turn(self, job: Job) -> ModelCache | None:
         """Return the models of a request if its turn has come; None while it has to wait."""
         if self._ending is not None and self._ending != job.thread:
             return None  # a daemon thread, and the interpreter ends
@@ -300,14 +305,14 @@ class Server:
                 if one is not None and one is not job and not _is_under_way(one):
                     self._end_of(one)
 
-    def _take_turn(self, job: Job) -> Models:
+    def _take_turn(self, job: Job) -> ModelCache:
         """Run a request, or raise; the one behind it is told by `_end_of` if it does not run."""
         if self._is_closed:
             raise _closed()
         if job.is_given_up:
             raise RequestTimeoutError("The request was given up before its turn came.")
-        job.models, job.request = self._models, self._request
-        if self._late and any(late.models is self._models for late in self._late):
+        job.models = self.models
+        if self._late and any(self._has_models(late) for late in self._late):
             if self._request.fallback == "error":
                 raise DeviceTimeoutError(
                     "The device has not returned from a request that was given up.",
@@ -315,12 +320,15 @@ class Server:
                     hint="fallback='cpu' lets the CPU answer meanwhile",
                     reason="device-hung",
                 )
-            job.models = self._on_cpu
-            job.request = replace(self._request, device=CPU, executor=None)
+            job.is_beside = True
         self._running = job
         if job in self._next:
             self._next.remove(job)
         return job.models
+
+    def _has_models(self, job: Job) -> bool:
+        """Tell whether a request has what others would be answered with."""
+        return job.models is self.models and not job.is_beside
 
     def _end_of(self, job: Job) -> None:
         """Let the next request run; close what this one had if nobody else has that any more."""
@@ -335,10 +343,12 @@ class Server:
             else:
                 return  # it never ran, is over, or was left with its device
             models = job.models
-            is_dropped = models is not self._models and models is not self._on_cpu
+            is_left = not job.is_beside if models is not self.models else self._is_closed
             self._monitor.notify()
-        if models is not None and (is_dropped or self._is_closed):
-            _close_models(models)
+        if models is not None and is_left:
+            models.close()
+        if job.model is not None and job.is_given_up and job.is_beside:
+            job.model.close()
 
     def _give_up(self, job: Job, call: DeadlineCall[Outputs]) -> str:
         """Stop waiting for a request; return what it was doing."""
@@ -352,11 +362,11 @@ class Server:
                     return "its turn had not come"
                 self._running = None
                 self._late.append(job)
-                if job.models is self._on_cpu:
-                    self._on_cpu = {}
+                if job.is_beside:  # nobody else can use what it runs
+                    self.models.take(lambda _, model: model is job.model)
             if job.model is not None:
                 job.model.cancel()
-            if job.models is self._models:
+            if self._has_models(job):
                 with suppress(NoThreadError):  # the CPU answers for as long as it lasts
                     DeadlineCall(lambda: self._follow(job, call), "gpuedge-late")
             return "it still runs"
@@ -406,7 +416,7 @@ class Server:
 
     def _leave(self, job: Job) -> None:
         """Go on without a request that does not return, and without its device."""
-        if job not in self._late or job.models is not self._models:
+        if job not in self._late or not self._has_models(job):
             return  # it came back, or has nothing that anybody else could use
         is_on_device = job.model is not None and job.model.abandon()
         if is_on_device:
@@ -416,7 +426,7 @@ class Server:
         if not is_on_device or self._request.executor is not None:
             # Stuck while compiling, or on a device of the caller's: there is no other one.
             self._request = replace(self._request, device=CPU, executor=None)
-        self._models = {}
+        self.models = ModelCache(self._most, self.models.dropped)
 
     # -- the queue ----------------------------------------------------------------------------
 
@@ -519,7 +529,7 @@ class Server:
 
     def shapes(self) -> dict[str, Any]:
         """Return what `gpuedge.Session.profile` says of shapes."""
-        return self._compiler.summary(self._models)
+        return self._compiler.summary(self.models)
 
     def health(self) -> Health:
         """Return the health of the model, with what the CPU answered beside late requests."""
@@ -556,11 +566,10 @@ class Server:
             for job in list(self._late):
                 self._leave(job)
             self._is_closed = True
-            busy = None if self._running is None else self._running.models
-            free = [models for models in (self._models, self._on_cpu) if models is not busy]
+            is_free = self._running is None or self._running.models is not self.models
             self._monitor.notify()
-        for models in free:  # the request under way closes what it has when it comes back
-            _close_models(models)
+        if is_free:  # else the request under way closes them when it comes back
+            self.models.close()
 
     def end(self, until: float) -> None:
         """Start no more requests and wait for those under way: the interpreter ends."""
@@ -575,7 +584,7 @@ class Server:
             with suppress(BaseException):  # of callbacks
                 one.future.cancel()
         if self._is_idle_in(until - monotonic()):
-            for model in self._models.values():
+            for _, model in self.models.items():
                 model.keep()
             return
         with self._lock:
@@ -599,12 +608,6 @@ def _is_under_way(job: Job) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _close_models(models: Models) -> None:
-    for shapes, model in list(models.items()):
-        model.close()
-        models.pop(shapes, None)
 
 
 def _started(work: Callable[[], None], name: str) -> threading.Thread:

@@ -131,7 +131,7 @@ def test_closing_leaves_a_run_without_a_limit_that_hangs(
     gate.open.set()
     asked.join(10)
     assert len(answers) == 1  # it was asked before
-    assert not s._server._models  # and what it held is closed now
+    assert not s._server.models.items()  # and what it held is closed now
 
 
 def test_closing_leaves_a_queued_run_that_hangs_beyond_the_watchdog(
