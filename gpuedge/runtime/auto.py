@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from gpuedge.core import debug
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.reasons import Reason
+from gpuedge.core.times import LOAD_S
 from gpuedge.decide.chooser import RECENT, Chooser, Turn
 from gpuedge.decide.options import DEFAULT
 from gpuedge.graph.ir import Array
@@ -39,9 +40,6 @@ from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision
-
-LOAD_S = 2.0
-"""How long ``Policy(decide="load")`` may take before the first request."""
 
 NEVER = 2**62
 """More requests than there will be."""

@@ -23,6 +23,7 @@ from gpuedge.core.errors import (
     NotFiniteError,
 )
 from gpuedge.core.reasons import Reason
+from gpuedge.core.times import RUN_LIMIT_S
 from gpuedge.executors.base import Executable, Executor, PlacementRow, StepTime
 from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.checks import ValueCheck, check_values
@@ -46,7 +47,7 @@ from gpuedge.runtime.placed import (
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.segments import Part
 from gpuedge.runtime.strings import CPU
-from gpuedge.safety.watchdog import RUN_LIMIT_S, STRETCH, Watch, Watchdog
+from gpuedge.safety.watchdog import STRETCH, Watch, Watchdog
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision

@@ -33,6 +33,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.core.reasons import SENTENCES, Reason
+from gpuedge.core.times import AWAY_S, CLOSE_FAILED_S, DEVICE_END_S, NAMED_S, REOPEN_S
 from gpuedge.decide.options import DEFAULT
 from gpuedge.executors.driver_calls import cause_of
 from gpuedge.runtime import clock, opening
@@ -50,19 +51,6 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str]
 """A device string with its number, and where the driver lives."""
-
-EXIT_S = 2.0
-"""How long the end of the interpreter waits for a device to be given back."""
-
-AWAY_S = 20.0
-"""How long a device whose opening stalled may take to come back, before whoever asks for it is told
-that it hangs."""
-
-NAMED_S = 60.0
-"""How long a device that was named is looked for where the probe's deadline was too short."""
-
-CLOSE_S, OPEN_S = 10.0, 60.0
-"""How long closing a device that failed, and opening it anew, may take before it counts as hung."""
 
 log = logging.getLogger("gpuedge")
 
@@ -165,7 +153,7 @@ class PooledDevice:
             ready = self.executor
             if ready is None or getattr(ready, "closed", False):
                 if not getattr(ready, "released", True):  # an interrupt broke it off
-                    bounded(ready.close, CLOSE_S, f"close {self.device}")
+                    bounded(ready.close, CLOSE_FAILED_S, f"close {self.device}")
                 # Of a worker process the wait is long, and nothing of it stays in this one.
                 with held if self.key[1] == INLINE else nullcontext():
                     self.executor = ready = make()  # or what is open would be nobody's
@@ -294,7 +282,9 @@ class PooledDevice:
         for hung in slow:
             hung.is_hung = False
         for failed in (executor, *slow):
-            if not bounded(partial(self._pool.drop, failed), CLOSE_S, f"close {self.device}"):
+            if not bounded(
+                partial(self._pool.drop, failed), CLOSE_FAILED_S, f"close {self.device}"
+            ):
                 self.demote(Reason("device-hung", "closing it did not end"))
                 return
         if not again:
@@ -329,7 +319,7 @@ class PooledDevice:
             except GpuEdgeError as error:
                 answer.append(error.what.rstrip("."))
 
-        if not bounded(work, OPEN_S, f"open {self.device}"):
+        if not bounded(work, REOPEN_S, f"open {self.device}"):
             self.demote(Reason("device-hung", "opening it anew did not end"))
         return answer[0] if answer else "opening it anew ended in nothing"
 
@@ -592,8 +582,8 @@ class Pool:
             if executor.device == CPU:
                 executor.close()
             else:
-                give_back = partial(executor.give_back, EXIT_S)
-                if not bounded(give_back, 2 * EXIT_S, f"close {executor.device}"):
+                give_back = partial(executor.give_back, DEVICE_END_S)
+                if not bounded(give_back, 2 * DEVICE_END_S, f"close {executor.device}"):
                     log.debug("%s is left open: it does not answer", executor.device)
 
 

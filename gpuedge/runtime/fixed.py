@@ -15,6 +15,7 @@ from gpuedge.core.errors import (
     KernelLimitError,
 )
 from gpuedge.core.reasons import Reason
+from gpuedge.core.times import RETURN_S
 from gpuedge.executors.base import Executor, Progress
 from gpuedge.plan.storages import lacks
 from gpuedge.runtime.devices import COMPILE_ERRORS, DEVICE_FATAL_ERRORS, REFUSED, reason_of
@@ -28,9 +29,6 @@ from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision
-
-RETURN_S = 20.0
-"""How long a request that takes no other device waits for one that is being opened anew."""
 
 log = logging.getLogger("gpuedge")
 

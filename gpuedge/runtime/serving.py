@@ -34,6 +34,7 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.core.reasons import Reason
+from gpuedge.core.times import CANCELLED_S, LEAVE_S, MARGIN_S, REQUESTS_END_S, RUN_LIMIT_S
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import Shapes
 from gpuedge.runtime import clock
@@ -46,18 +47,11 @@ from gpuedge.runtime.strings import CPU
 from gpuedge.safety.deadline import DeadlineCall, NoThreadError, started
 from gpuedge.safety.interrupts import held
 from gpuedge.safety.monitor import POLL_S, Monitor
-from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, STRETCH, Watch
+from gpuedge.safety.watchdog import LOOK_S, STRETCH, Watch
 
 if TYPE_CHECKING:
     from gpuedge.runtime.compiled import CompiledModel
     from gpuedge.runtime.request import Request
-
-LEAVE_S = 5.0
-"""How long `Server.close` waits for requests that are under way in other threads."""
-
-EXIT_S, CANCELLED_S = 5.0, 1.0
-"""How long the end of the interpreter waits for requests under way, all sessions together, and
-after that for runs on the CPU that were told to stop."""
 
 PASSED_NS = 1_000_000
 """How long a request may be passed by others that come while no request runs: handing each turn to
@@ -69,9 +63,6 @@ LOST_NS = 100_000_000
 AWAY_NS = int(2 * POLL_S * 1e9)
 """A request that has not looked for its turn for so long is passed by others, and keeps its place:
 its thread runs the handler of a signal, which may wait for them."""
-
-MARGIN_S = 0.5
-"""What a device's own watchdog gets beyond its time: it ends a run in a better way."""
 
 IDLE_S = 0.5
 """How long the worker waits for another request before its thread ends."""
@@ -86,17 +77,44 @@ class Job:
     """A request while it waits and runs, and what it has for that long."""
 
     __slots__ = (
-        "is_beside", "is_given_up", "looked_ns", "model", "models", "since_ns", "thread"
+        "_request", "_since", "_watch", "is_beside", "is_given_up", "looked_ns", "model", "models",
+        "since_ns", "thread",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, request: Request) -> None:
         self.is_beside = False  # a late one has the models; the CPU answers
         self.is_given_up = False
         self.thread = 0  # the one that runs it
         self.since_ns = 0  # when it began to wait for its turn
         self.looked_ns = 0  # when it last looked whether that has come
         self.models: ModelCache | None = None
+        self._request = request
+        self._watch: Watch | None = None
+        self._since: float  # of what the watch watches
         self.model: CompiledModel | None = None
+
+    def is_stuck(self) -> bool:
+        """Tell whether it is inside its device, or compiling, for too long.
+
+        Counted from the first look: time in which nobody looked says nothing of the device. The
+        device's own watchdog comes first, since it ends a run in a better way.
+        """
+        since = 0.0 if self.model is None else self.model.inside_since()
+        if since is None:
+            self._watch = None
+            return False
+        if self._watch is None or since != self._since:
+            self._since = since
+            self._watch = self._compiling() if self.model is None else self.model.watch(MARGIN_S)
+        return self._watch.look()
+
+    def _compiling(self) -> Watch:
+        fixed_s, most_s = self._request.policy.watchdog_s, STRETCH * RUN_LIMIT_S
+        if fixed_s is not None:
+            return Watch(fixed_s)
+        if self._request.isolation != INLINE:
+            return Watch(most_s)  # each call of the worker has a limit of its own
+        return Watch(RUN_LIMIT_S, os.getpid(), most_s=most_s)
 
 
 class Server:
@@ -137,7 +155,6 @@ class Server:
         self._worker: threading.Thread | None = None
         self._timer: threading.Thread | None = None
         self.models = ModelCache(self._most)
-        self._watch, self._watched = Watch(0.0), 0.0
 
     def _restart(self) -> None:
         """Start anew in a forked child: threads and locks behind the old parts are not here.
@@ -176,7 +193,7 @@ class Server:
         """
         if self._owner != os.getpid():
             self._restart()
-        job = Job()
+        job = Job(self._request)
         if timeout_s is None:
             try:
                 return self._answer(arrays, shapes, job)
@@ -373,37 +390,15 @@ class Server:
 
     def _follow(self, job: Job, call: DeadlineCall[Outputs]) -> None:
         """Leave a late request alone once it is hung."""
-        watch = self._watch_of(job)
-        while not call.wait(min(LOOK_S, watch.limit_s)):
-            if watch.look():
+        while not call.wait(min(LOOK_S, self._request.policy.watchdog_s or LOOK_S)):
+            if job.is_stuck():
                 with self._lock:
                     self._leave(job)
                 return
 
-    def _watch_of(self, job: Job, more_s: float = 0.0) -> Watch:
-        """Return what finds out whether a request hangs, inside its device or while compiling."""
-        if job.model is not None:
-            return job.model.watch(more_s)
-        fixed_s, most_s = self._request.policy.watchdog_s, STRETCH * RUN_LIMIT_S
-        if fixed_s is not None:
-            return Watch(fixed_s)
-        if self._request.isolation != INLINE:
-            return Watch(most_s)  # each call of the worker has a limit of its own
-        return Watch(RUN_LIMIT_S, os.getpid(), most_s=most_s)
-
     def _is_stuck(self) -> bool:
-        """Tell whether the request under way is inside its device for too long.
-
-        Counted from the first look: time in which nobody looked says nothing of the device.
-        """
         job = self._running
-        since = None if job is None or job.model is None else job.model.inside_since()
-        if job is None or since is None:
-            self._watched = 0.0
-            return False
-        if since != self._watched:
-            self._watched, self._watch = since, self._watch_of(job, MARGIN_S)
-        return self._watch.look()
+        return job is not None and job.model is not None and job.is_stuck()
 
     def _leave_stuck(self) -> None:
         """Leave a run without a time limit alone that is stuck inside its device."""
@@ -646,6 +641,6 @@ def _end_last() -> None:
 
 def _end() -> None:
     """Bring the requests of all threads to an end before drivers and libraries go."""
-    until = monotonic() + EXIT_S
+    until = monotonic() + REQUESTS_END_S
     for server in list(_servers):
         server.end(until)

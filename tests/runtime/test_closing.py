@@ -26,7 +26,7 @@ from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.devices import RetryLimits
 
-devices.EXIT_S = 0.3
+devices.DEVICE_END_S = 0.3
 
 class Marked(FakePool):
     def _open_gpu(self, name, isolation):

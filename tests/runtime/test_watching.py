@@ -343,7 +343,7 @@ from gpuedge.runtime import devices
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.devices import RetryLimits
-devices.EXIT_S = 0.2
+devices.DEVICE_END_S = 0.2
 lost = DeviceLostError("Lost.")
 pool = FakePool({{"submit": [lost]}}, limits=RetryLimits(pauses_s=({pause},)))
 import atexit

@@ -14,6 +14,7 @@ from gpuedge.backends.base import FLOAT32, Storage, Usage
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
 from gpuedge.core.storage import IMAGE_KINDS, TEXTURE_ROW
+from gpuedge.core.times import COPY_TIMEOUT_S
 
 STAGED_INPUT = 1 << 18
 """Inputs of this size and more are staged here; smaller ones go through the queue."""
@@ -254,7 +255,7 @@ class Memory:
         lib.wgpuCommandEncoderCopyBufferToBuffer(
             encoder, source, offset, target.handle, 0, target.nbytes
         )
-        queue.wait(queue.submit(encoder, (target,)), common.COPY_TIMEOUT_S)
+        queue.wait(queue.submit(encoder, (target,)), COPY_TIMEOUT_S)
         if target.address is None:
             queue.check("wgpuBufferMapAsync")
             raise c.error_for(0, "the buffer was not mapped", "wgpuBufferMapAsync", queue.name)
