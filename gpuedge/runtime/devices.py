@@ -407,29 +407,29 @@ class Pool:
             known = self._report
             if known is None:
                 self._asked = 0
-                found = api.probe()
+                newer = api.probe()
             elif not any(row.is_open for row in known.tried):
                 return known
             elif api.newest is not self._newest and api.newest is not None:
-                found = api.newest
+                newer = api.newest
             elif self.again_ns is not None and clock.now_ns() >= self.again_ns:
-                found = api.probe()
+                newer = api.probe()
             else:
                 return known
             self._newest, self.again_ns = api.newest, None
-            if self._asked < DEFAULT.retries and any(r.is_starved for r in found.tried):
+            if self._asked < DEFAULT.retries and any(r.is_starved for r in newer.tried):
                 self.again_ns = clock.now_ns() + DEFAULT.retry_ns(self._asked)
                 self._asked += 1
-            if known is not None and self._renames(known, found):
-                found = known
-            self._report = _ruled_out(found) if self._is_forked else found
+            if known is not None and self._renames(known, newer):
+                newer = known
+            self._report = _ruled_out(newer) if self._is_forked else newer
             return self._report
 
-    def _renames(self, known: ProbeReport, found: ProbeReport) -> bool:
+    def _renames(self, known: ProbeReport, newer: ProbeReport) -> bool:
         """Tell whether a report gives the name of a device in use to another one."""
         with self._lock:
             used = {device for device, _ in self._devices} - {CPU}
-        before, after = ({r.device: (r.key, r.index) for r in x.tried} for x in (known, found))
+        before, after = ({r.device: (r.key, r.index) for r in x.tried} for x in (known, newer))
         return any(before.get(name) != after.get(name) for name in used)
 
     def current(self) -> ProbeReport:
@@ -450,9 +450,9 @@ class Pool:
         ------
         NoUsableDeviceError (GE-103)
         """
-        return self._found(device, self.current)
+        return self._usable(device, self.current)
 
-    def _found(self, device: str, report: Callable[[], ProbeReport]) -> ProbeRow:
+    def _usable(self, device: str, report: Callable[[], ProbeReport]) -> ProbeRow:
         """Return the usable row of a device string in a report.
 
         Raises
@@ -512,7 +512,7 @@ class Pool:
         One device may be open inline and in a process of its own at the same time. Raises
         NoUsableDeviceError (GE-103) and DeviceError (GE-4xx).
         """
-        name = self._found(device, self.report).device
+        name = self._usable(device, self.report).device
         return self.device(name, isolation).open(lambda: self._open_gpu(name, isolation))
 
     def executor(self, device: str, isolation: str = INLINE) -> Executor:
@@ -538,10 +538,10 @@ class Pool:
             (rows,) = probe_all([row.info().candidate], self.limits.probe_s, stop=stop.is_set)
         except GpuEdgeError as error:
             return error.what
-        found = next((r for r in rows if r.index == row.index), None) or next(iter(rows), None)
-        if found is None:
+        tried = next((r for r in rows if r.index == row.index), None) or next(iter(rows), None)
+        if tried is None:
             return "it is no longer there"
-        return None if found.is_usable and found.index == row.index else found.reason
+        return None if tried.is_usable and tried.index == row.index else tried.reason
 
     def abandon(self, name: str, isolation: str = INLINE) -> None:
         """Leave a device alone for good; of the CPU another executor is made when asked for."""

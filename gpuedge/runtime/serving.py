@@ -309,7 +309,7 @@ class Server:
             # those that wait for it wait for this one too.
             is_within = running is not None and running.thread == job.thread
             is_behind = any(
-                one.thread != job.thread and now - one.looked_ns < AWAY_NS for one in before
+                other.thread != job.thread and now - other.looked_ns < AWAY_NS for other in before
             )
             if not is_within and (running is not None or is_behind):
                 return None
@@ -318,9 +318,9 @@ class Server:
     def _end_lost(self, job: Job) -> None:
         """End requests before one whose calls are over: signals came while they were ended."""
         if clock.now_ns() - job.since_ns > LOST_NS:
-            for one in (self._running, *self._next):
-                if one is not None and one is not job and not _is_under_way(one):
-                    self._end_of(one)
+            for other in (self._running, *self._next):
+                if other is not None and other is not job and not _is_under_way(other):
+                    self._end_of(other)
 
     def _take_turn(self, job: Job) -> ModelCache:
         """Run a request, or raise; the one behind it is told by `_end_of` if it does not run."""
@@ -435,15 +435,15 @@ class Server:
         """
         if self._owner != os.getpid():
             self._restart()
-        one = Queued(lambda left_s: self.run(arrays, shapes, timeout_s, left_s), timeout_s)
-        if self._monitor.wait_for(lambda: self._queued(one), one.left_s) is None:
+        queued = Queued(lambda left_s: self.run(arrays, shapes, timeout_s, left_s), timeout_s)
+        if self._monitor.wait_for(lambda: self._enqueue(queued), queued.left_s) is None:
             raise RequestTimeoutError(
-                f"No place among {MAX_WAITING} waiting requests in {one.timeout_s:g} s.",
+                f"No place among {MAX_WAITING} waiting requests in {queued.timeout_s:g} s.",
                 asked_by="timeout_s",
             )
-        return one.future
+        return queued.future
 
-    def _queued(self, one: Queued) -> bool | None:
+    def _enqueue(self, queued: Queued) -> bool | None:
         """Queue a request where fewer than the most are waiting; else return None."""
         if self._is_closing:
             raise _closed()
@@ -458,9 +458,9 @@ class Server:
             return None
         with held:
             self._worker = self._worker or _started(self._work, "gpuedge-session")
-            if one.timeout_s is not None:
+            if queued.timeout_s is not None:
                 self._timer = self._timer or _started(self._expire, "gpuedge-timeouts")
-            self._waiting.append(one)
+            self._waiting.append(queued)
             self._monitor.notify()
         return True
 
@@ -473,37 +473,37 @@ class Server:
                     self._worker = None
                     self._monitor.notify()
                     return
-                one = self._waiting.popleft()
+                queued = self._waiting.popleft()
                 self._monitor.notify()
-            one.run()
-            del one  # or its inputs stay until the next request
+            queued.run()
+            del queued  # or its inputs stay until the next request
 
     def _expire(self) -> None:
         """Fail requests whose time is over while they wait, as long as there are any."""
         while True:
             with self._lock:
-                left = [(e.left_s, e) for e in self._waiting]
-                late = [e for left_s, e in left if left_s is not None and left_s <= 0]
+                left = [(queued.left_s, queued) for queued in self._waiting]
+                late = [queued for left_s, queued in left if left_s is not None and left_s <= 0]
                 ends = [left_s for left_s, _ in left if left_s is not None]
                 if not ends:
                     self._timer = None
                     return
                 if late:
-                    self._waiting = deque(e for e in self._waiting if e not in late)
+                    self._waiting = deque(queued for queued in self._waiting if queued not in late)
                     self._monitor.notify()
             if not late:
-                self._monitor.wait_for(self._is_one_late, min(ends))
-            for one in late:
-                one.fail(
+                self._monitor.wait_for(self._is_any_late, min(ends))
+            for queued in late:
+                queued.fail(
                     RequestTimeoutError(
-                        f"The request waited for all of its {one.timeout_s:g} s.",
+                        f"The request waited for all of its {queued.timeout_s:g} s.",
                         asked_by="timeout_s",
                         known="requests before it were not done",
                     )
                 )
 
-    def _is_one_late(self) -> bool | None:
-        ends = [left_s for e in self._waiting if (left_s := e.left_s) is not None]
+    def _is_any_late(self) -> bool | None:
+        ends = [left_s for queued in self._waiting if (left_s := queued.left_s) is not None]
         return not ends or min(ends) <= 0 or None
 
     # -- looking ------------------------------------------------------------------------------
@@ -534,11 +534,11 @@ class Server:
         if latest is None:
             why = "" if self._failure is None else self._failure.what.rstrip(".")
             return Health(PENDING, asked.device, asked.isolation, why)
-        found = latest.health()
-        if found.state == OK and self._late:
+        health = latest.health()
+        if health.state == OK and self._late:
             why = Reason("device-hung", "a request that was given up still runs").sentence
-            found = replace(found, state=RECOVERING, reason=why)
-        return found.plus(self._counts)
+            health = replace(health, state=RECOVERING, reason=why)
+        return health.plus(self._counts)
 
     # -- leaving ------------------------------------------------------------------------------
 
@@ -575,9 +575,9 @@ class Server:
             left, self._waiting = self._waiting, deque()
             self._ending = threading.get_ident()
             self._monitor.notify()
-        for one in left:
+        for queued in left:
             with suppress(BaseException):  # of callbacks
-                one.future.cancel()
+                queued.future.cancel()
         if self._is_idle_in(until - monotonic()):
             for _, model in self.models.items():
                 model.keep()

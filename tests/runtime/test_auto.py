@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flaky import EXHAUSTED, LOST, REFUSED, FlakyPool, X, result, until
+from flaky import EXHAUSTED, LOST, NEVER, REFUSED, TRACE, FlakyPool, X, cpu, result, until
 from scripted_fakes import ScriptedPool, World
 
 import gpuedge
@@ -517,6 +517,25 @@ def test_model_of_which_a_gpu_runs_parts(world: World, monkeypatch: pytest.Monke
     world.serve(strict, 20)
     row = next(r for r in strict.decision.rows if r.device == "vulkan:0")
     assert row.reason.endswith("; 2 operators cannot run there: Abs, Sign")
+
+
+def test_no_number_of_a_device_on_trial_that_fails_midway_reaches_a_request(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runtime_fakes import refuse_operators
+
+    refuse_operators(monkeypatch, "Neg")
+    world.predict(0.001)
+    pool = world.pool(10, 0.1, refuses=("Neg",), limits=NEVER)
+    pool.is_by_node, pool.factor = True, float(TRACE)
+    ops = ("Abs", "Abs", "Neg", "Exp", "Abs")
+    compiled = world.auto(pool, *ops)
+    on_trial(world, compiled)
+    runs, wanted = pool.opened[0].runs, cpu(*ops)
+    pool.opened[0]._script = [None, LOST]
+    for answer in world.serve(compiled, 40):
+        np.testing.assert_array_equal(answer, wanted)
+    assert pool.opened[0].runs == runs + 2 and compiled.health().failed == 1
 
 
 # -- processes ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from planrun import TEXTURES, PlanExecutor, plan_device
 from runtime_fakes import FakePool
 
 import gpuedge
-from gpuedge.core.errors import ConfigError, InputError, NotFiniteError, ShapeError
+from gpuedge.core.errors import ConfigError, DriverError, InputError, NotFiniteError, ShapeError
 from gpuedge.decide import speeds
 from gpuedge.decide.policy import Policy
 from gpuedge.executors.base import Executor
@@ -159,6 +160,26 @@ def test_nothing_is_measured_where_nothing_needs_it(policy: Policy) -> None:
     compiled.run(feed(5))
     assert len(executor.compiled) == 1
     assert executor.seen.storages == {"rgba8_float"}
+
+
+@pytest.mark.parametrize("fallback", ["cpu", "error"])
+def test_driver_that_refuses_wider_bounds_is_left_to_the_cpu_or_an_error(
+    monkeypatch: pytest.MonkeyPatch, fallback: str
+) -> None:
+    executor = PlanExecutor(TEXTURES)
+    request = Request("plan", FIXED, fallback, executor)
+    compiled = CompiledModel(gemm(), request, FakePool())
+    compiled.run(feed())
+    monkeypatch.setattr(executor, "compile", Mock(side_effect=DriverError("Refused.")))
+    wide = feed(4.0)
+    if fallback == "error":
+        for _ in range(2):  # nor does the CPU answer the next one
+            with pytest.raises(DriverError, match="Refused"):
+                compiled.run(wide)
+        return
+    wanted = CpuExecutor().compile(gemm()).run(wide)["y"]
+    np.testing.assert_array_equal(compiled.run(wide)["y"], wanted)
+    assert compiled.health().state == "demoted" and "Refused" in compiled.health().reason
 
 
 class PlanPool(FakePool):
