@@ -36,6 +36,8 @@ class FlakyExecutor:
 
     Attributes
     ----------
+    script : list
+        What its next runs raise, or None.
     runs : int
         Segments that were begun on it, over all executables.
     executables : list of FlakyExecutable
@@ -52,7 +54,7 @@ class FlakyExecutor:
         self.factor = TRACE
         self.closing = threading.Event()
         self.closing.set()
-        self._script = list(script)
+        self.script = list(script)
         self._refuses = refuses
         self._cpu = CpuExecutor()
 
@@ -67,7 +69,7 @@ class FlakyExecutor:
     def step(self) -> None:
         """Begin a run, or fail."""
         self.runs += 1
-        error = self._script.pop(0) if self._script else None
+        error = self.script.pop(0) if self.script else None
         if error is not None:
             raise error
 
@@ -125,7 +127,7 @@ class FlakyPool(FakePool):
     ) -> None:
         super().__init__(limits=limits)
         self.opened: list[FlakyExecutor] = []
-        self._scripts = list(scripts)
+        self.scripts = list(scripts)
         self._refuses = frozenset(refuses)
         self._opening_errors = list(opening)
 
@@ -133,7 +135,7 @@ class FlakyPool(FakePool):
         error = self._opening_errors.pop(0) if self._opening_errors else None
         if error is not None:
             raise error
-        script = self._scripts.pop(0) if self._scripts else ()
+        script = self.scripts.pop(0) if self.scripts else ()
         made = FlakyExecutor(script, refuses=self._refuses)
         made.isolation = isolation
         self.opened.append(made)

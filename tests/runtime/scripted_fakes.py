@@ -114,7 +114,7 @@ class ScriptedPool(FlakyPool):
         return self._made_cpu
 
     def _open_gpu(self, name: str, isolation: str) -> Executor:
-        script = self._scripts.pop(0) if self._scripts else ()
+        script = self.scripts.pop(0) if self.scripts else ()
         made = ScriptedGpu(self, script, refuses=self._refuses)
         self.opened.append(made)
         return made

@@ -113,10 +113,10 @@ def test_gpus_that_missed_the_deadline_are_looked_for_again(world: World) -> Non
     there = pool.report()
     (first, *rest) = there.tried
     starved = first.replace(status="timeout", code="deadline", evidence={"is_unfinished": True})
-    pool._known, pool.again_ns = there.replace(tried=(starved, *rest)), 30 * 10**9
+    pool.known, pool.again_ns = there.replace(tried=(starved, *rest)), 30 * 10**9
     compiled = world.auto(pool)
     world.serve(compiled, 100)
-    pool._known, pool.again_ns = there, None
+    pool.known, pool.again_ns = there, None
     assert compiled.decision.device == "cpu" and pool.opened == []
     while world.clock.now < 30 * 10**9:
         world.serve(compiled)
@@ -276,7 +276,7 @@ def test_opening_that_never_ends_is_tried_four_times(
 
 def test_device_lost_while_it_warms_up_is_opened_again(world: World) -> None:
     pool = world.pool(10, 1)
-    pool._scripts = [[LOST]]
+    pool.scripts = [[LOST]]
     compiled = world.auto(pool)
     while not pool.opened:
         world.serve(compiled)
@@ -293,7 +293,7 @@ def test_device_lost_in_service_is_answered_by_the_cpu_and_comes_back(world: Wor
     compiled = world.auto(pool)
     taken(world, compiled)
     pool.gate.clear()
-    pool.opened[0]._script = [LOST]
+    pool.opened[0].script = [LOST]
     np.testing.assert_array_equal(result(compiled), WANTED)
     health = compiled.health()
     assert (health.state, health.device, health.failed) == ("recovering", "vulkan:0", 1)
@@ -309,10 +309,10 @@ def test_device_without_memory_is_kept_for_two_requests(world: World) -> None:
     pool = world.pool(10, 1)
     compiled = world.auto(pool)
     taken(world, compiled)
-    pool.opened[0]._script = [EXHAUSTED]
+    pool.opened[0].script = [EXHAUSTED]
     np.testing.assert_array_equal(world.serve(compiled)[0], WANTED)
     assert compiled.executor.device == "vulkan:0"
-    pool.opened[0]._script = [EXHAUSTED] * 3
+    pool.opened[0].script = [EXHAUSTED] * 3
     world.serve(compiled, 3)
     assert compiled.executor.device == "cpu"
 
@@ -321,7 +321,7 @@ def test_strict_request_raises_only_where_the_device_had_won(world: World) -> No
     pool = world.pool(10, 1)
     compiled = world.auto(pool, fallback="error")
     taken(world, compiled)
-    pool.opened[0]._script = [LOST]
+    pool.opened[0].script = [LOST]
     with pytest.raises(DeviceLostError):
         result(compiled)
     np.testing.assert_array_equal(world.serve(compiled)[0], WANTED)  # auto may run on the CPU
@@ -375,8 +375,8 @@ def test_errors_of_inputs_are_the_cpu_s_own_and_change_nothing(world: World) -> 
 def test_software_is_not_opened_unless_allowed(world: World) -> None:
     for is_allowed, opened in ((False, 0), (True, 1)):
         pool = world.pool(10, 1)
-        first = pool._known.tried[0].replace(is_software=True)
-        pool._known = pool._known.replace(tried=(first, *pool._known.tried[1:]))
+        first = pool.known.tried[0].replace(is_software=True)
+        pool.known = pool.known.replace(tried=(first, *pool.known.tried[1:]))
         compiled = world.auto(pool, policy=Policy(allow_software=is_allowed))
         world.serve(compiled, 100)
         assert len(pool.opened) == opened
@@ -456,7 +456,7 @@ def test_two_models_share_one_device(world: World) -> None:
     taken(world, one)
     taken(world, two)
     assert len(pool.opened) == 1
-    pool.opened[0]._script = [LOST]
+    pool.opened[0].script = [LOST]
     np.testing.assert_array_equal(world.serve(one)[0], WANTED)
     np.testing.assert_array_equal(world.serve(two)[0], WANTED)  # it is closed for both
     one.close()
@@ -532,7 +532,7 @@ def test_no_number_of_a_device_on_trial_that_fails_midway_reaches_a_request(
     compiled = world.auto(pool, *ops)
     on_trial(world, compiled)
     runs, wanted = pool.opened[0].runs, cpu(*ops)
-    pool.opened[0]._script = [None, LOST]
+    pool.opened[0].script = [None, LOST]
     for answer in world.serve(compiled, 40):
         np.testing.assert_array_equal(answer, wanted)
     assert pool.opened[0].runs == runs + 2 and compiled.health().failed == 1
