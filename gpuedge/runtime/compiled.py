@@ -510,7 +510,7 @@ class CompiledModel:
         if self.request.isolation != INLINE:
             self._compilation.report(executor, Reason("device-hung", "a request was given up"))
         elif self.request.executor is None:
-            self._pool.abandon(executor.device)
+            self._compilation.pooled(executor.device).abandon()
         executor.is_hung = True
         executor.retire()
         return True

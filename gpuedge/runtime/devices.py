@@ -161,12 +161,12 @@ class PooledDevice:
 
     def abandon(self) -> None:
         """Leave it alone for good: a thread is stuck in its driver. It is not closed."""
-        executor, self.executor = self.executor, None
-        if executor is not None:
-            executor.retire()
         with held, self._monitor.lock:
             if not self.is_stuck:
                 self._become(DEMOTED, Reason("device-hung", "a thread is stuck in its driver"))
+            executor, self.executor = self.executor, None
+            if executor is not None:
+                executor.retire()
 
     def suspend(self) -> None:
         """Leave it alone until `resume`; whoever asks for it waits, at most `AWAY_S`."""
@@ -542,13 +542,6 @@ class Pool:
         if tried is None:
             return "it is no longer there"
         return None if tried.is_usable and tried.index == row.index else tried.reason
-
-    def abandon(self, name: str, isolation: str = INLINE) -> None:
-        """Leave a device alone for good; of the CPU another executor is made when asked for."""
-        if name == CPU:
-            self.device(CPU).executor = None
-        else:
-            self.device(name, isolation).abandon()
 
     def drop(self, executor: Executor) -> None:
         """Close and forget an executor whose device failed."""

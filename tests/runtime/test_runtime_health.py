@@ -192,14 +192,6 @@ def test_abandoned_run_leaves_the_device_alone() -> None:
     assert not compiled.abandon()  # nothing is inside any more
 
 
-def test_cpu_that_was_abandoned_is_made_anew() -> None:
-    pool = FlakyPool()
-    before = pool.cpu()
-    pool.abandon("cpu", "process")
-    assert pool.cpu() is not before
-    np.testing.assert_array_equal(result(CompiledModel(graph("Exp"), Request("cpu"), pool)), cpu())
-
-
 def test_health_counts_times_and_prints() -> None:
     compiled = made(FlakyPool())
     for _ in range(7):
