@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from gpuedge.core import debug
 from gpuedge.core.errors import (
@@ -62,20 +62,10 @@ Outputs = dict[str, Array]
 DeviceChoice = FixedDevice | ChosenDevice
 """Which device answers: the one that was named, or whichever the chooser says."""
 
-
-class DeviceRun(NamedTuple):
-    """What came of a run on a device.
-
-    Attributes
-    ----------
-    outputs : dict of str to ndarray, or None
-        None where the CPU has to answer the request.
-    failure : Reason or None
-        Why the device failed. Outputs there are nevertheless rest on what it computed before.
-    """
-
-    outputs: Outputs | None
-    failure: Reason | None = None
+DeviceRun = tuple[Outputs | None, Reason | None]
+"""What came of a run on a device: outputs, or None where the CPU has to answer the request; and why
+the device failed, if it did. Outputs that there are nevertheless rest on what it computed before.
+"""
 
 
 class CompiledModel:
@@ -212,8 +202,8 @@ class CompiledModel:
 
     def run_on_cpu(self, inputs: Mapping[str, Array]) -> Outputs:
         """Compute one request without the device."""
-        self._at_work = work = self._segments.on_cpu()
-        return work.run(inputs)
+        self._inside, self._at_work = None, self._segments.on_cpu()
+        return self._at_work.run(inputs)
 
     def _check(self, inputs: Mapping[str, Array]) -> None:
         """Refuse values that no device can compute with. Raises InputError."""
@@ -256,10 +246,10 @@ class CompiledModel:
             given = inputs if copied is None else copied
             start = clock.now_ns()
             if placed.whole is None or self._is_timed:
-                run = self._run_parts(by, placed, given)
+                outputs, failure = self._run_parts(by, placed, given)
             else:
                 self._at_work, self._inside = None, (placed.executor, start / 1e9)
-                run = self._run_whole(by, placed, placed.whole, given)
+                outputs, failure = self._run_whole(by, placed, placed.whole, given)
             spent = clock.now_ns() - start if by.tell is not None else 0
         except (NotFiniteError, InexactError, MemoryError) as error:
             if not self.request.is_open:
@@ -270,10 +260,9 @@ class CompiledModel:
             if not self.choice.replace(placed):
                 raise
             return self._answer(inputs)
-        outputs = run.outputs
-        if run.failure is not None:
-            if run.failure.code != "out-of-memory" or self._exhausted >= EXHAUSTED:
-                self._leave(placed, run.failure)
+        if failure is not None:
+            if failure.code != "out-of-memory" or self._exhausted >= EXHAUSTED:
+                self._leave(placed, failure)
             outputs = None if by.kind == "trial" else outputs
             self._counts.on_cpu += outputs is not None
             return outputs
@@ -301,11 +290,10 @@ class CompiledModel:
     ) -> DeviceRun:
         """Run a graph of which the device computes all."""
         try:
-            return DeviceRun(whole.run(inputs))
+            return whole.run(inputs), None
         except DeviceError as error:
-            return DeviceRun(None, self._failed(by, placed, error))
-        finally:
             self._inside = None
+            return None, self._failed(by, placed, error)
 
     def _run_parts(
         self, by: Assignment, placed: PlacedGraph, inputs: Mapping[str, Array]
@@ -336,7 +324,7 @@ class CompiledModel:
                 except DeviceError as error:
                     failure, is_inside = self._failed(by, placed, error), False
                     if not is_mixed:
-                        return DeviceRun(None, failure)
+                        return None, failure
                 finally:
                     self._inside = None
             if not is_inside:
@@ -346,8 +334,8 @@ class CompiledModel:
                 where = part.device if is_inside else CPU
                 debug.say(2, f"{where}: {(clock.now_ns() - start) / 1e3:.0f} us")
         if placed.has_copies:
-            return DeviceRun(outputs_of(self.graph, values), failure)
-        return DeviceRun({name: values[name] for name in self.graph.outputs}, failure)
+            return outputs_of(self.graph, values), failure
+        return {name: values[name] for name in self.graph.outputs}, failure
 
     def _check_not_own(
         self, by: Assignment, part: Part, inputs: Mapping[str, Array], error: NotFiniteError
