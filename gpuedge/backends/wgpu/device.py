@@ -17,6 +17,7 @@ from gpuedge.backends.wgpu.queue import Queue
 from gpuedge.backends.wgpu.record import Recorder
 from gpuedge.core.errors import BackendUnavailableError, DriverError
 from gpuedge.core.kernel import KernelBlob, TensorArg
+from gpuedge.core.times import COPY_TIMEOUT_S
 
 _SIZE: Final = KernelBlob(
     name="subgroup size", dialect="wgsl", entry="main", specs=(), push=(), push_bytes=0, digest="",
@@ -117,7 +118,7 @@ def _lanes(queue: Queue, memory: Memory, programs: Programs, recorder: Recorder)
     buffer = memory.alloc(4, Usage.OUTPUT)
     work = Dispatch(program, (Binding(buffer, 0, 4),), b"", (1, 1, 1))
     recording = recorder.record([work], [], [buffer])
-    queue.wait(recorder.submit(recording), common.COPY_TIMEOUT_S)
+    queue.wait(recorder.submit(recording), COPY_TIMEOUT_S)
     answer = bytearray(4)
     memory.read(buffer, memoryview(answer), 0)
     recorder.release(recording)
