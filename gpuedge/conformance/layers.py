@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import Shape, dims, fill, padding, pick, short, weights
 from gpuedge.conformance.nodes import run_model
@@ -17,6 +16,8 @@ from gpuedge.graph.ir import TensorType
 from gpuedge.graph.writer import to_bytes
 from gpuedge.opset.bounds import Array, Num
 from gpuedge.opset.tensor import Window
+from gpuedge.oracle import layers as oracle
+from gpuedge.oracle.functions import activated
 from gpuedge.plan.conv import Slices
 from gpuedge.plan.conv import facts as plan_facts
 from gpuedge.plan.matmul import facts as product_facts
@@ -63,7 +64,7 @@ def conv(
         f"g{groups}{'b' if bias else ''}{'-fixed' if fixed else ''}{f'-{act}' if act else ''}"
     )
     reach = [(k[axis] - 1) * dilation[axis] + 1 for axis in range(2)]
-    edges = _same(size, stride, reach) if mode == "same" else pads
+    edges = oracle.same_pads(size, k, stride, dilation, upper=True) if mode == "same" else pads
     how: Arguments = {"stride": stride, "dilation": dilation, "groups": groups}
     public = {**how, "padding": mode or padding(edges), "activation": act}
     if extra is not None:
@@ -89,7 +90,7 @@ def conv(
         product = partial(product, tiled=window)
 
     def wanted(*operands: Num | None, whole: bool) -> Num:
-        return oracle.activated(act, product(*operands, whole=whole))
+        return activated(act, product(*operands, whole=whole))
 
     op = "conv_transpose2d" if is_back else "conv2d"
     call = partial(_of_model, edges) if fixed else None
@@ -139,13 +140,6 @@ def _of_flattened(*operands: Array, device: Any) -> Array:
     builder.output(builder.add("MatMul", [flat, "b"], {}))
     (found,) = run_model(to_bytes(builder.build()), {"x": x}, device).values()
     return found
-
-
-def _same(size: Pair, stride: Pair, reach: Sequence[int]) -> Shape:
-    """Return the padding that ``same`` stands for: the odd one goes to the end."""
-    total = [max(0, (size[i] - 1) // stride[i] * stride[i] + reach[i] - size[i]) for i in (0, 1)]
-    begin = [both // 2 for both in total]
-    return (begin[0], begin[1], total[0] - begin[0], total[1] - begin[1])
 
 
 def draw_conv(rng: np.random.Generator, *, most: int = 24, whole: bool = False) -> Arguments:

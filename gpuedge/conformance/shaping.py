@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import gpuedge
-from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import Shape, dims, disguised, fill, operand, padding, pick, short
 from gpuedge.conformance.layers import Arguments, Pair
 from gpuedge.opset.bounds import Array
+from gpuedge.oracle import layers as oracle
 
 
 def pool(
@@ -37,7 +37,7 @@ def pool(
     )
     how: Arguments = {"kernel": k, "stride": stride, "ceil_mode": ceil}
     more: Arguments = {"dilation": dilation} if kind == "max" else {"count_include_pad": include}
-    wanted = partial(oracle.pool2d, kind, pads=pads, dilation=dilation, include_pad=include, **how)
+    wanted = partial(oracle.pool, kind, pads=pads, dilation=dilation, include_pad=include, **how)
 
     return case(
         f"{kind}_pool2d", text, lambda rng, *made: [operand(rng, (n, c, *size), *made)], wanted,

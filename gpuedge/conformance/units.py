@@ -11,10 +11,10 @@ import numpy as np
 import gpuedge
 from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import BYTES, Shape, dims, fill, operand, spread
-from gpuedge.conformance.functions import elementwise
 from gpuedge.ops.expression import NAMES
 from gpuedge.opset import FUNCTIONS
 from gpuedge.opset.bounds import Array, Num
+from gpuedge.oracle.functions import elementwise
 
 Rng = np.random.Generator
 
@@ -52,7 +52,7 @@ def unary(
     is_narrow: bool = False,
 ) -> Case:
     """Return a function of one element; ``tiny`` are numbers close to zero, of either sign."""
-    given = dict(arguments or {})
+    given: dict[str, Any] = dict(arguments or {})
     named = "".join(f"-{name}{value:.4g}" for name, value in given.items())
     # ONNX calls it an attribute of gelu; the oracle, another function.
     is_tanh = given.pop("approximate", 0.0) == 1.0
