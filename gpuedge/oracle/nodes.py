@@ -63,20 +63,22 @@ def _gemm(*operands: Num, transA: int = 0, transB: int = 0, **how: Any) -> Num: 
     return layers.gemm(*operands, trans_a=bool(transA), trans_b=bool(transB), **how)
 
 
-def _integer(product: Meaning, a: Array, b: Array, *zeros: Array | None, **how: Any) -> Any:
+def _integer(
+    product: Callable[..., Num], a: Array, b: Array, *zeros: Array | None, **how: Any
+) -> Array:
     """Return sums of products of integers without their zero points: of rows, and of columns."""
     first, second = (*zeros, None, None)[:2]
     if first is not None:
         a = a - first.astype(np.int64)
     if second is not None:
         b = b - second.astype(np.int64)
-    return product(Num.of(a), Num.of(b), **{**how, "whole": True})
+    return product(Num.of(a), Num.of(b), **{**how, "whole": True}).v.astype(np.int32)
 
 
 def _requantised(*operands: Any, **how: Any) -> Array:
     """Return a product of codes; older reference evaluators round it in another way."""
     a, scale_a, zero_a, b, scale_b, zero_b, scale, zero = operands
-    sums = _integer(layers.matmul, a, b, zero_a, zero_b, **how).v
+    sums = _integer(layers.matmul, a, b, zero_a, zero_b, **how)
     limits = np.iinfo(zero.dtype)
     codes = np.rint(sums * (scale_a.v * scale_b.v) / scale.v) + zero
     return np.asarray(np.clip(codes, limits.min, limits.max), zero.dtype)
@@ -214,8 +216,8 @@ MEANINGS: dict[str, Meaning] = {
 """Operators on floats that round, or that the reference does not compute in float64."""
 
 INTEGERS: dict[str, Meaning] = {
-    "ConvInteger": partial(_integer, MEANINGS["Conv"]),
-    "MatMulInteger": partial(_integer, MEANINGS["MatMul"]),
+    "ConvInteger": partial(_integer, partial(_conv, layers.conv2d)),
+    "MatMulInteger": partial(_integer, layers.matmul),
     "QLinearMatMul": _requantised,
 }
 """Operators on integers; the first two are for known answers, which do without onnx."""
