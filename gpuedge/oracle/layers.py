@@ -116,8 +116,8 @@ def convolve(
     stride, dilation = (sizes or (1,) * rank for sizes in (stride, dilation))
     pads = pads or (0,) * 2 * rank
     begin, end = pads[:rank], pads[rank:]
-    x = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
-    w = w.reshape(groups, -1, *w.shape[1:])
+    x = x.astype(np.float64).reshape(x.shape[0], groups, -1, *x.shape[2:])
+    w = w.astype(np.float64).reshape(groups, -1, *w.shape[1:])
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     is_back = extra is not None
     if extra is None:

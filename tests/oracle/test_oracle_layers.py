@@ -19,31 +19,40 @@ from gpuedge.oracle.nodes import INTEGERS, MEANINGS, compute, evaluate
 RNG = np.random.default_rng(1)
 
 
-def loops(x: Array, w: Array, b: Array, pads: tuple[int, int, int, int]) -> Array:
-    """Return the convolution with stride 1 in Python numbers, one product at a time."""
-    top, left, bottom, right = pads
-    batch, channels, height, width = x.shape
-    filters, _, kh, kw = w.shape
-    shape = (batch, filters, height + top + bottom - kh + 1, width + left + right - kw + 1)
-    out = np.zeros(shape)
-    for n, m, y, z in itertools.product(*map(range, shape)):
-        total = float(b[m])
-        for c, i, j in itertools.product(range(channels), range(kh), range(kw)):
-            row, column = y + i - top, z + j - left
+def loops(x: Array, w: Array, pad: int, stride: int, dilation: int, group: int) -> Array:
+    """Return a convolution in Python, one product at a time."""
+    x, w = x.astype(np.float64), w.astype(np.float64)
+    n, c, height, width = x.shape
+    m, per, kh, kw = w.shape
+    oh = (height + 2 * pad - dilation * (kh - 1) - 1) // stride + 1
+    ow = (width + 2 * pad - dilation * (kw - 1) - 1) // stride + 1
+    y = np.zeros((n, m, oh, ow))
+    for b, f, i, j in itertools.product(range(n), range(m), range(oh), range(ow)):
+        for q, u, v in itertools.product(range(per), range(kh), range(kw)):
+            row, column = i * stride + u * dilation - pad, j * stride + v * dilation - pad
             if 0 <= row < height and 0 <= column < width:
-                total += float(x[n, c, row, column]) * float(w[m, c, i, j])
-        out[n, m, y, z] = total
-    return out
+                y[b, f, i, j] += x[b, f // (m // group) * per + q, row, column] * w[f, q, u, v]
+    assert c == per * group
+    return y
 
 
-@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 2, 1), (3, 4, 0, 5)])
-@pytest.mark.parametrize("kernel", [(3, 3), (1, 2), (2, 1)])
-def test_convolution_equals_loops(pads: tuple[int, int, int, int], kernel: tuple[int, int]) -> None:
-    x = RNG.integers(-9, 9, (2, 3, 4, 5)).astype(np.float32)
-    w = RNG.integers(-9, 9, (4, 3, *kernel)).astype(np.float32)
-    b = RNG.integers(-9, 9, 4).astype(np.float32)
-    exact = layers.conv2d(x, w, b, pads=pads).v
-    np.testing.assert_array_equal(exact, loops(x, w, b, pads))
+@pytest.mark.parametrize(
+    ("x", "w", "pad", "stride", "dilation", "group"),
+    [
+        ((1, 3, 7, 5), (4, 3, 3, 3), 1, 1, 1, 1),
+        ((2, 4, 6, 9), (6, 2, 3, 2), 0, 2, 1, 2),
+        ((1, 5, 8, 8), (5, 1, 3, 3), 2, 1, 2, 5),
+        ((2, 3, 4, 5), (4, 3, 1, 2), 4, 1, 1, 1),
+        ((1, 2, 1, 1), (3, 2, 1, 1), 0, 1, 1, 1),
+    ],
+)
+def test_convolution_equals_loops(
+    x: tuple[int, ...], w: tuple[int, ...], pad: int, stride: int, dilation: int, group: int
+) -> None:
+    image, filters = (RNG.integers(-9, 9, shape) for shape in (x, w))
+    how = {"pads": [pad] * 4, "stride": [stride] * 2, "dilation": [dilation] * 2}
+    exact = layers.convolve(image, filters, groups=group, **how)
+    np.testing.assert_array_equal(exact, loops(image, filters, pad, stride, dilation, group))
 
 
 def test_layers_by_hand() -> None:
