@@ -116,8 +116,8 @@ def convolve(
     stride, dilation = (sizes or (1,) * rank for sizes in (stride, dilation))
     pads = pads or (0,) * 2 * rank
     begin, end = pads[:rank], pads[rank:]
-    x = x.astype(np.float64).reshape(x.shape[0], groups, -1, *x.shape[2:])
-    w = w.astype(np.float64).reshape(groups, -1, *w.shape[1:])
+    x = x.astype(np.float64).reshape(len(x), groups, x.shape[1] // groups, *x.shape[2:])
+    w = w.astype(np.float64).reshape(groups, len(w) // groups, *w.shape[1:])
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     is_back = extra is not None
     if extra is None:
@@ -142,7 +142,7 @@ def convolve(
     if is_back:
         inside = tuple(slice(b, n - e) for b, n, e in zip(begin, wide.shape[3:], end, strict=True))
         out = wide[everywhere + inside]
-    return out.reshape(out.shape[0], -1, *out.shape[3:])
+    return out.reshape(len(out), groups * out.shape[2], *out.shape[3:])
 
 
 def same_pads(
