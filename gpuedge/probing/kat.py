@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.storage import KINDS
-from gpuedge.graph.build import GraphBuilder
-from gpuedge.graph.ir import Graph, TensorType
+from gpuedge.graph.build import chain
+from gpuedge.graph.ir import Graph
 from gpuedge.opset import winograd
 from gpuedge.opset.bounds import Num, U
 from gpuedge.opset.tensor import Window
@@ -118,24 +118,6 @@ def cases(caps: Caps | None = None, test: str = "standard") -> list[KnownAnswer]
     return _TESTS[test](caps)
 
 
-def _graph(inputs: Arrays, *nodes: tuple[str, str, Any], constants: str = "") -> Graph:
-    """Return a chain of nodes (operator, names of its inputs, attributes) over some inputs.
-
-    The results are called ``1``, ``2``, ...; the last is the output. Inputs named in `constants`
-    are fixed.
-    """
-    builder = GraphBuilder()
-    for name, array in inputs.items():
-        if name in constants:
-            builder.constant(name, array)
-        else:
-            builder.input(name, TensorType(str(array.dtype), array.shape))
-    for i, (op, names, attrs) in enumerate(nodes, 1):
-        last = builder.add(op, list(names), attrs, output="y" if i == len(nodes) else str(i))
-    builder.output(last)
-    return builder.build()
-
-
 def _case(
     name: str,
     graph: Graph,
@@ -166,7 +148,7 @@ def _answer(graph: Graph, inputs: Arrays) -> F64:
 
 def _one(name: str, op: str, inputs: Arrays, *, constants: str = "", **attrs: Any) -> KnownAnswer:
     """Return a case of one node."""
-    graph = _graph(inputs, (op, "".join(inputs), attrs), constants=constants)
+    graph = chain(inputs, (op, "".join(inputs), attrs), constants=constants)
     return _case(name, graph, inputs)
 
 
@@ -188,14 +170,14 @@ def _random(rng: np.random.Generator, *shape: int) -> F32:
 def elementwise_graph(shape: tuple[int, ...]) -> Graph:
     """Return a * b + c."""
     zeros = np.zeros(shape, np.float32)
-    return _graph({"a": zeros, "b": zeros, "c": zeros}, ("Mul", "ab", {}), ("Add", "1c", {}))
+    return chain({"a": zeros, "b": zeros, "c": zeros}, ("Mul", "ab", {}), ("Add", "1c", {}))
 
 
 def _conv(x: F32, w: F32, b: F32, pads: Sequence[int]) -> Graph:
     """Return relu(conv(x, w, b)) with stride 1."""
     attrs = {"kernel_shape": list(w.shape[2:]), "pads": list(pads)}
     inputs = {"x": x, "w": w, "b": b}
-    return _graph(inputs, ("Conv", "xwb", attrs), ("Relu", "1", {}), constants="wb")
+    return chain(inputs, ("Conv", "xwb", attrs), ("Relu", "1", {}), constants="wb")
 
 
 @cache
@@ -241,7 +223,7 @@ def _exponents(rng: np.random.Generator) -> Arrays:
 def _gather(name: str, x: npt.NDArray[Any], right: int = 1, **more: Any) -> KnownAnswer:
     """Return the largest of windows of one pixel: every `right`-th pixel of a row, as it is."""
     attrs = {"kernel_shape": [1, 1], "strides": [1, right]}
-    graph = _graph({"x": x}, ("MaxPool", "x", attrs))
+    graph = chain({"x": x}, ("MaxPool", "x", attrs))
     return _case(name, graph, {"x": x}, x[..., ::right], **more)
 
 
@@ -338,7 +320,7 @@ def _kernels(caps: Caps) -> list[KnownAnswer]:
     narrow: list[tuple[str, str, Any]] = [("Conv", "1wc", {})]
     if "group" not in caps.forms:  # then the standard convolution has the kernel of narrow rows
         shapes, narrow = {"d": (7, 1, 3, 3), "b": (7,), "t": (7, 9, 1, 1)}, []
-    chain = whole(x=CONVOLVED, **shapes)
+    operands = whole(x=CONVOLVED, **shapes)
     nodes = [
         ("Conv", "xdb", {"pads": [1, 0, 1, 0], "strides": [2, 4], "group": 7}),
         *narrow,
@@ -346,7 +328,7 @@ def _kernels(caps: Caps) -> list[KnownAnswer]:
     ]
 
     return [
-        _case("convolutions", _graph(chain, *nodes, constants="dbwct"), chain),
+        _case("convolutions", chain(operands, *nodes, constants="dbwct"), operands),
         _one("sum", "ReduceSum", whole(x=(4, 64))),
         *(
             _one(f"product of {name}", "MatMul", whole(a=(m, k), b=(k, n)))
@@ -374,7 +356,7 @@ def _tiled() -> KnownAnswer:
     rng, pads = _rng(), (1, 0, 1, 2)
     x, w, b = _whole(rng, 1, 16, 13, 14), _whole(rng, 14, 16, 3, 3), _whole(rng, 14)
     inputs = {"x": x, "w": w, "b": b}
-    graph = _graph(inputs, ("Conv", "xwb", {"pads": list(pads)}), constants="wb")
+    graph = chain(inputs, ("Conv", "xwb", {"pads": list(pads)}), constants="wb")
     made = _case("tiles", graph, inputs)
     window = Window((3, 3), (1, 1), pads, (1, 1), made.expected.shape[2:])
     own = winograd.bound(Num.of(x), Num.of(w), window)
@@ -392,10 +374,10 @@ def _arithmetic(caps: Caps) -> list[KnownAnswer]:
              **given: tuple[int, ...]) -> KnownAnswer:  # fmt: skip
         # four products are at most 4 * 22 * 22 < 2048; nine, the shortest sum, are mostly more
         inputs = {k: rng.integers(8, 23, shape).astype(np.float32) for k, shape in given.items()}
-        graph = _graph(inputs, *nodes, constants=constants)
+        graph = chain(inputs, *nodes, constants=constants)
         return _case(name, graph, inputs, precision=precision)
 
-    chain = {key: rng.integers(-most, most + 1, ELEMENTWISE).astype(np.float32)
+    integers = {key: rng.integers(-most, most + 1, ELEMENTWISE).astype(np.float32)
              for key, most in {"a": 44, "b": 44, "c": 99}.items()}  # fmt: skip
     parts = {key: _random(rng, *ELEMENTWISE).astype(np.float16).astype(np.float32) for key in "abc"}
     graph = elementwise_graph(ELEMENTWISE)
@@ -404,7 +386,7 @@ def _arithmetic(caps: Caps) -> list[KnownAnswer]:
     # one rounding of the product, one of the sum; each may lose what is too small
     bound = 1.01 * HALF_UNIT * (product + abs(random.expected)) + 2 * HALF_LEAST + 4 * U
     return [
-        _case("float16 chain of integers", graph, chain, precision=precision),
+        _case("float16 chain of integers", graph, integers, precision=precision),
         replace(random, bound=bound),
         sums("float16 convolution", ("Conv", "xw", {}), constants="w", x=CONVOLVED, w=(9, 7, 3, 3)),
         sums("float16 narrow convolution", ("Conv", "xw", {}), constants="w", x=(1, 9, 11, 5),
