@@ -19,7 +19,7 @@ Rng = np.random.Generator
 
 def _one(op: str, shape: Shape, wanted: Callable[..., Num], text: str = "", **how: Any) -> Case:
     """Return a function of one array."""
-    draw = lambda rng, *made: [operand(rng, shape, *made)]  # noqa: E731
+    draw = lambda rng, *kind: [operand(rng, shape, *kind)]  # noqa: E731
     return case(op, "-".join(filter(None, (dims(shape), text))), draw, wanted, how)
 
 
@@ -29,7 +29,7 @@ def _moved(op: str, shape: Shape, text: str, meaning: Callable[[Array], Array], 
 
 def _total(op: str, shape: Shape, axis: Shape) -> Case:
     wanted = partial(oracle.total, axes=axis, keepdims=False, is_mean=op == "mean")
-    draw = lambda rng, *made: [operand(rng, shape, *made)]  # noqa: E731
+    draw = lambda rng, *kind: [operand(rng, shape, *kind)]  # noqa: E731
     text = f"{dims(shape)}-axes{'.'.join(map(str, axis))}"
     return case(op, text, draw, wanted, {"axis": axis}, is_sum=True)
 
@@ -38,7 +38,7 @@ def _where(a: Shape, b: Shape, c: Shape) -> Case:
     def wanted(test: Num, x: Num, y: Num) -> Num:
         return Num(np.where(test.v != 0, x.v, y.v), np.where(test.v != 0, x.e, y.e))
 
-    draw = lambda rng, *made: [operand(rng, s, *made) for s in (a, b, c)]  # noqa: E731
+    draw = lambda rng, *kind: [operand(rng, s, *kind) for s in (a, b, c)]  # noqa: E731
     return case("where", "-".join(map(dims, (a, b, c))), draw, wanted)
 
 
@@ -54,7 +54,7 @@ def _topk(shape: Shape, k: int, axis: int, part: int) -> Case:
         return Num.of(np.take_along_axis(x.v, first, axis) if part == 0 else first)
 
     text = f"{dims(shape)}-k{k}-axis{axis}-{('values', 'indices')[part]}"
-    draw = lambda rng, *made: [operand(rng, shape, *made)]  # noqa: E731
+    draw = lambda rng, *kind: [operand(rng, shape, *kind)]  # noqa: E731
     return case("topk", text, draw, wanted, call=call)
 
 

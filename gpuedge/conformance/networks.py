@@ -168,11 +168,11 @@ NETWORKS: dict[str, Network] = {
 
 def network(name: str) -> Case:
     """Return a model of `NETWORKS` through `gpuedge.Session`."""
-    one = NETWORKS[name]
+    chosen = NETWORKS[name]
 
     def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        model, feeds, reference = one.make(rng, data)
-        whole = data in WHOLE and one.is_exact
+        model, feeds, reference = chosen.make(rng, data)
+        whole = data in WHOLE and chosen.is_exact
 
         def call(device: Any) -> Array:
             return next(iter(run_model(model, feeds, device).values()))

@@ -61,9 +61,9 @@ def node(
 
     def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
         drawn = [
-            fill(rng, one, data) if isinstance(one, tuple)
-            else one(rng, data, dtype) if callable(one) else one
-            for one in operands
+            fill(rng, source, data) if isinstance(source, tuple)
+            else source(rng, data, dtype) if callable(source) else source
+            for source in operands
         ]  # fmt: skip
         given = {f"in{i}": array for i, array in enumerate(drawn)}
         constants = {f"in{i}": given[f"in{i}"] for i in constant}
@@ -76,8 +76,8 @@ def node(
         model = to_bytes(known)
 
         def call(device: Any) -> Array:
-            found = run_model(model, feeds, device)
-            return np.concatenate([found[n].ravel() for n in out]) if out[1:] else found[out[0]]
+            results = run_model(model, feeds, device)
+            return np.concatenate([results[n].ravel() for n in out]) if out[1:] else results[out[0]]
 
         def reference(_: Any) -> Num:
             values = evaluate(known, given, whole=data in WHOLE)
@@ -99,8 +99,8 @@ def gather(
     is_drawn, extent = isinstance(indices, tuple), shape[axis]
 
     def where(rng: np.random.Generator, *_: str) -> Array:
-        found = rng.integers(-extent, extent, indices) if is_drawn else indices
-        return np.asarray(found, dtype)
+        places = rng.integers(-extent, extent, indices) if is_drawn else indices
+        return np.asarray(places, dtype)
 
     said = dims(indices) if is_drawn else "given"
     text = f"{dims(shape)}-axis{axis}-{said}-{'constant' if constant else 'runtime'}-{dtype}"
@@ -187,10 +187,10 @@ PARAMETRISED = tuple(
 
 def cases(scale: int) -> Iterator[Case]:
     """Yield the cases, more of the drawn ones for a larger `scale`."""
-    for one in (*GATHERS, *SUMS):
-        yield from (replace(one, data=data) for data in ("integers", "normal"))
-    for one in GATHERS[:2]:
-        yield from (replace(one, dtype=dtype, data="integers") for dtype in ("uint8", "int8"))
+    for listed in (*GATHERS, *SUMS):
+        yield from (replace(listed, data=data) for data in ("integers", "normal"))
+    for listed in GATHERS[:2]:
+        yield from (replace(listed, dtype=dtype, data="integers") for dtype in ("uint8", "int8"))
     yield from (*NORMALISED, *PARAMETRISED)
     for onnx in ("Sum", "Mean", "Max", "Min"):
         for count in range(1, 7):
@@ -198,5 +198,5 @@ def cases(scale: int) -> Iterator[Case]:
                 rng = np.random.default_rng([count, number])
                 shapes = broadcastable(rng, count, 1)
                 constant = (count - 1,) if count > 2 and pick(rng, (False, True)) else ()
-                made = node(onnx, "-".join(map(dims, shapes)), *shapes, constant=constant)
-                yield replace(made, data=("integers", "normal")[(count + number) % 2])
+                drawn = node(onnx, "-".join(map(dims, shapes)), *shapes, constant=constant)
+                yield replace(drawn, data=("integers", "normal")[(count + number) % 2])

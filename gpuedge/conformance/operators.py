@@ -56,8 +56,8 @@ def row(
 ) -> Iterator[Case]:  # fmt: skip
     """Yield the cases of a row, one for each kind of data."""
     shapes = "-".join(dims(o) if isinstance(o, tuple) else "p" for o in operands)
-    made = node(onnx, shapes + (f"-{name}" if name else ""), *operands, **more)
-    yield from (replace(made, data=kind, dtype=dtype) for kind in data)
+    case = node(onnx, shapes + (f"-{name}" if name else ""), *operands, **more)
+    yield from (replace(case, data=kind, dtype=dtype) for kind in data)
 
 
 ANGLES: dict[str, tuple[float, float]] = {
@@ -72,10 +72,10 @@ def draw_integer_convolution(rng: np.random.Generator) -> Case:
     m, height, width = (pick(rng, sizes) for sizes in ((2, 4, 9, 12), (4, 5), (6, 9, 11)))
     c = int(rng.integers(75, 90))
     x, w = (1, c, height, width), (m, c, 3, 3)
-    made = node("ConvInteger", f"{dims(x)}-{dims(w)}", drawn(x, 0, 256, "uint8"),
+    case = node("ConvInteger", f"{dims(x)}-{dims(w)}", drawn(x, 0, 256, "uint8"),
                 drawn(w, 100, 128, "int8"), POINT, constant=[1, 2])  # fmt: skip
     window = Window((3, 3), (1, 1), (0, 0, 0, 0), (1, 1), (height - 2, width - 2))
-    return replace(made, facts=convolution_facts(window, Slices(c, m, 1)))
+    return replace(case, facts=convolution_facts(window, Slices(c, m, 1)))
 
 
 def draw_integer_product(rng: np.random.Generator) -> Case:
@@ -83,9 +83,9 @@ def draw_integer_product(rng: np.random.Generator) -> Case:
     rows, columns = (pick(rng, sizes) for sizes in ((1, 4, 5, 9, 17), (1, 7, 13, 14, 33)))
     depth = int(rng.integers(320, 400))
     a, b = (rows, depth), (depth, columns)
-    made = node("MatMulInteger", f"{dims(a)}-{dims(b)}", drawn(a, 0, 256, "uint8"),
+    case = node("MatMulInteger", f"{dims(a)}-{dims(b)}", drawn(a, 0, 256, "uint8"),
                 drawn(b, 200, 256, "uint8"), POINT, POINT, constant=[1, 2, 3])  # fmt: skip
-    return replace(made, facts=product_facts(rows, depth, columns))
+    return replace(case, facts=product_facts(rows, depth, columns))
 
 
 CODES, GRID = (drawn((4, 9), 0, 256, "uint8"),) * 2, floats(-1, -1, 1, 1, -1, 1)

@@ -103,7 +103,7 @@ def clip(shape: Shape, low: float | None, high: float | None) -> Case:
     """Return limits on one side or both."""
     said = ("" if low is None else f"-from{low:g}") + ("" if high is None else f"-to{high:g}")
     return case(
-        "clip", f"{dims(shape)}{said}", lambda rng, *made: [operand(rng, shape, *made)],
+        "clip", f"{dims(shape)}{said}", lambda rng, *kind: [operand(rng, shape, *kind)],
         partial(_clipped, low=low, high=high), {"lo": low, "hi": high},
     )  # fmt: skip
 
@@ -165,9 +165,9 @@ def _fused(
 
     def wanted(*given: Num, whole: bool) -> Num:
         code = compile(meant or words, "expression", "eval")
-        found = Num.of(eval(code, {**WORDS, **dict(zip(LETTERS, given, strict=False))}))
+        result = Num.of(eval(code, {**WORDS, **dict(zip(LETTERS, given, strict=False))}))
         stays = is_exact and whole and not any(g.e.any() for g in given)
-        return Num(found.v, np.zeros_like(found.v)) if stays else found
+        return Num(result.v, np.zeros_like(result.v)) if stays else result
 
     def call(*given: Array, device: Any) -> Array:
         named = dict(zip(LETTERS, given, strict=False))

@@ -357,10 +357,10 @@ def _tiled() -> KnownAnswer:
     x, w, b = _whole(rng, 1, 16, 13, 14), _whole(rng, 14, 16, 3, 3), _whole(rng, 14)
     inputs = {"x": x, "w": w, "b": b}
     graph = chain(inputs, ("Conv", "xwb", {"pads": list(pads)}), constants="wb")
-    made = _case("tiles", graph, inputs)
-    window = Window((3, 3), (1, 1), pads, (1, 1), made.expected.shape[2:])
+    case = _case("tiles", graph, inputs)
+    window = Window((3, 3), (1, 1), pads, (1, 1), case.expected.shape[2:])
     own = winograd.bound(Num.of(x), Num.of(w), window)
-    return replace(made, bound=own + U * abs(made.expected))
+    return replace(case, bound=own + U * abs(case.expected))
 
 
 def _arithmetic(caps: Caps) -> list[KnownAnswer]:
@@ -451,13 +451,13 @@ def _half(caps: Caps) -> list[KnownAnswer]:
 def _storages(caps: Caps) -> list[KnownAnswer]:
     """Return cases for each storage kind offered: exact ones as if each were the first."""
     exact = [kind for kind in caps.storages if KINDS[kind].is_exact and KINDS[kind].low is None]
-    found = [replace(case, storage=kind) for kind in exact for case in _floats(caps)]
+    answers = [replace(case, storage=kind) for kind in exact for case in _floats(caps)]
     if FLOAT_TEXEL in caps.storages:
         kept = [dtype for dtype, kind in BYTES.items() if kind in caps.storages]
-        found += [_bytes(dtype, f"every {dtype}", FLOAT_TEXEL) for dtype in kept]
+        answers += [_bytes(dtype, f"every {dtype}", FLOAT_TEXEL) for dtype in kept]
     if offers(caps, "fixed16"):
-        found.append(_fixed16())
-    return found + (_half(caps) if offers(caps, "float16") else [])
+        answers.append(_fixed16())
+    return answers + (_half(caps) if offers(caps, "float16") else [])
 
 
 def _fixed16() -> KnownAnswer:
@@ -465,9 +465,9 @@ def _fixed16() -> KnownAnswer:
     shape = (1, 4, 16, 16)
     x = np.linspace(-100.0, 155.0, prod(shape)).astype(np.float32).reshape(shape)
     precision = StoragePrecision("fixed16", {"x": (-100.0, 155.0), "y": (-100.0, 155.0)})
-    made = _gather("16-bit fixed point", x, precision=precision)
-    bound = np.full_like(made.expected, 2 * 255.0 / 65535 * (1 + 2.0**-7))
-    return replace(made, bound=bound)
+    case = _gather("16-bit fixed point", x, precision=precision)
+    bound = np.full_like(case.expected, 2 * 255.0 / 65535 * (1 + 2.0**-7))
+    return replace(case, bound=bound)
 
 
 def _large(caps: Caps) -> list[KnownAnswer]:

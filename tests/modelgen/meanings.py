@@ -35,10 +35,10 @@ RENAMED = {"bilinear": "linear", "bicubic": "cubic"}
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """Return a node's attributes as numpy and Python have them."""
-    found = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     return {
         n: numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else v
-        for n, v in found.items()
+        for n, v in values.items()
     }
 
 
