@@ -14,7 +14,9 @@ from gpuedge.conformance.data import BYTES, Shape, dims, fill, operand, spread
 from gpuedge.ops.expression import NAMES
 from gpuedge.opset import FUNCTIONS
 from gpuedge.opset.bounds import Array, Num
+from gpuedge.oracle import functions as oracle
 from gpuedge.oracle.functions import elementwise
+from gpuedge.oracle.layers import choose
 
 Rng = np.random.Generator
 
@@ -94,17 +96,12 @@ def binary(op: str, a: Shape, b: Shape) -> Case:
     return case(op, f"{dims(a)}-{dims(b)}", draw, partial(elementwise, op))
 
 
-def _clipped(x: Num, low: float | None, high: float | None) -> Num:
-    least, most = -np.inf if low is None else low, np.inf if high is None else high
-    return Num(np.clip(x.v, least, most), x.e)
-
-
 def clip(shape: Shape, low: float | None, high: float | None) -> Case:
     """Return limits on one side or both."""
     said = ("" if low is None else f"-from{low:g}") + ("" if high is None else f"-to{high:g}")
     return case(
         "clip", f"{dims(shape)}{said}", lambda rng, *kind: [operand(rng, shape, *kind)],
-        partial(_clipped, low=low, high=high), {"lo": low, "hi": high},
+        partial(oracle.clip, low=low, high=high), {"lo": low, "hi": high},
     )  # fmt: skip
 
 
@@ -140,8 +137,8 @@ CALLED = {"minimum": "min", "maximum": "max"}
 
 WORDS: dict[str, Any] = {
     **{CALLED.get(n, n): partial(elementwise, n) for n in (*FUNCTIONS, "silu", "gelu", "relu6")},
-    "clip": _clipped,
-    "where": lambda c, x, y: Num(np.where(c.v, x.v, y.v), np.where(c.v, x.e, y.e)),
+    "clip": oracle.clip,
+    "where": choose,
 }
 
 

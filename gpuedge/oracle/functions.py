@@ -96,6 +96,12 @@ def elementwise(name: str, *operands: Any, is_last: bool = True, **attrs: Any) -
         return Num(value, np.broadcast_to(error, value.shape))
 
 
+def clip(x: Num, low: Any = None, high: Any = None) -> Num:
+    """Apply a limit on one side, or on both."""
+    x = x if low is None else elementwise("maximum", x, low)
+    return x if high is None else elementwise("minimum", x, high)
+
+
 def activated(name: str | None, wanted: Num) -> Num:
     """Apply an activation to a result within a bound."""
     if name is None:

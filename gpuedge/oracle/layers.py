@@ -420,6 +420,11 @@ def moved(f: Callable[[Array], Array], x: Any) -> Num:
     return Num(f(x.v), f(x.e))
 
 
+def choose(test: Num, x: Num, y: Num) -> Num:
+    """What there is of one where a test is not zero, and of the other elsewhere."""
+    return Num(*(np.where(test.v != 0, a, b) for a, b in zip(x, y, strict=True)))
+
+
 def concat(parts: Sequence[Any], axis: int) -> Num:
     """Arrays joined along an axis."""
     nums = [Num.of(p) for p in parts]

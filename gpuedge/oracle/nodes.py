@@ -21,7 +21,7 @@ from gpuedge.opset import FUNCTIONS, OPERATORS, angles
 from gpuedge.opset.bounds import Array, Num
 from gpuedge.opset.logic import COMPARISONS
 from gpuedge.oracle import layers
-from gpuedge.oracle.functions import elementwise
+from gpuedge.oracle.functions import clip, elementwise
 
 Value = Num | Array
 """Floats with their errors, or integers and truth values as they are."""
@@ -114,8 +114,7 @@ def _function(name: str, *operands: Num, whole: bool, **attrs: float) -> Num:
 def _clip(x: Num, low: Any = None, high: Any = None, *, whole: bool, **limits: float) -> Num:
     """Limits became inputs."""
     low, high = (limits.get(n) if o is None else o for n, o in (("min", low), ("max", high)))
-    x = x if low is None else elementwise("maximum", x, low)
-    return x if high is None else elementwise("minimum", x, high)
+    return clip(x, low, high)
 
 
 def _gelu(x: Num, *, whole: bool, approximate: Any = "none") -> Num:
