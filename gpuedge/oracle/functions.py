@@ -17,7 +17,6 @@ from gpuedge.graph.reference import by_reference
 from gpuedge.opset import FUNCTIONS, angles
 from gpuedge.opset.bounds import ULP, Array, Num
 from gpuedge.opset.elementwise import BY_NAME, ROWS, gelu, gelu_tanh, larger, smaller
-from gpuedge.opset.errors import running_error
 from gpuedge.opset.expr import Expr
 from gpuedge.opset.logic import COMPARISONS
 from gpuedge.opset.logic import FUNCTIONS as COMPARED
@@ -33,6 +32,13 @@ def _logistic(x: Array) -> Array:
     return np.asarray(np.exp(-np.logaddexp(0, -x)))
 
 
+WHOLE: dict[str, Callable[..., Array]] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "relu": lambda x: np.maximum(x, 0),
+}
+"""What known answers are made of, without onnx: exact for whole numbers."""
+
 DEFINITIONS: dict[str, Callable[..., Array]] = {
     "relu6": lambda x: np.clip(x, 0, 6),
     "silu": lambda x: x * _logistic(x),
@@ -45,10 +51,7 @@ DEFINITIONS: dict[str, Callable[..., Array]] = {
     "hard_sigmoid": lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1),
     "hard_swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
     "leaky_relu": lambda x, alpha=0.01: np.where(x > 0, x, alpha * x),
-    # what known answers are made of: they do without onnx
-    "add": np.add,
-    "mul": np.multiply,
-    "relu": lambda x: np.maximum(x, 0),
+    **WHOLE,
 }
 """What functions mean, in float64, where ONNX's reference does not say it."""
 
@@ -72,6 +75,8 @@ def elementwise(name: str, *operands: Any, is_last: bool = True, **attrs: Any) -
     is given as float32 has it, unless more may be computed with it before it is rounded
     (`is_last`).
     """
+    from gpuedge.opset.errors import running_error  # known answers start without it
+
     row = FUNCTIONS.get(name)
     promised = row.bound if row else "exact" if name == "relu6" else ""
     given = [o if isinstance(o, Num) else Num.of(np.asarray(o)) for o in operands]

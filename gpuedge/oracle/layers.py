@@ -92,9 +92,11 @@ def _summed(
     total = _product(product, x, w, k, whole, least=least)
     if bias is None:
         return total
-    size, b = product(np.abs(x.v) + x.e, np.abs(w.v) + w.e), Num.of(bias)
-    value, error = (part.reshape(-1, *(1,) * (x.v.ndim - 2)) for part in b)
-    own = 0 if whole and not b.e.any() else 4 * U * (size + (k + 1) * np.abs(value)) + TINY
+    value, error = column(bias, x.v.ndim)
+    if whole and not error.any():
+        return Num(total.v + value, total.e + error)
+    size = product(np.abs(x.v) + x.e, np.abs(w.v) + w.e)
+    own = 4 * U * (size + (k + 1) * np.abs(value)) + TINY
     return Num(total.v + value, np.asarray(total.e + error + own))
 
 

@@ -21,7 +21,7 @@ from gpuedge.opset import FUNCTIONS, OPERATORS, angles
 from gpuedge.opset.bounds import Array, Num
 from gpuedge.opset.logic import COMPARISONS
 from gpuedge.oracle import layers
-from gpuedge.oracle.functions import clip, elementwise
+from gpuedge.oracle.functions import WHOLE, clip, elementwise
 
 Value = Num | Array
 """Floats with their errors, or integers and truth values as they are."""
@@ -99,7 +99,7 @@ def _sum_of_squares(x: Num, axes: Any, **how: Any) -> Num:
 def _sum(*x: Num, whole: bool, is_mean: bool = False) -> Num:
     sums = reduce(add, x)
     if whole or len(x) == 1:
-        sums = Num(sums.v, np.zeros_like(sums.v))
+        sums = Num(sums.v, reduce(np.add, (term.e for term in x)))
     return sums / float(len(x)) if is_mean else sums
 
 
@@ -108,6 +108,8 @@ def _folded(name: str, *x: Num, whole: bool) -> Num:
 
 
 def _function(name: str, *operands: Num, whole: bool, **attrs: float) -> Num:
+    if whole and name in WHOLE and not any(x.e.any() for x in operands):
+        return Num.of(WHOLE[name](*(x.v for x in operands)))
     return elementwise(name, *operands, is_last=False, **attrs)
 
 
