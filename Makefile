@@ -5,7 +5,7 @@ PYTEST_FLAGS ?= -n 3 --dist worksteal
 # tests start a thousand processes; without compiled modules each compiles the package anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test sample release-check drivers conformance onnx-cases networks generate lint bench clean
+.PHONY: help demo test test-long release-check drivers conformance onnx-cases networks generate lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## say what can be made
@@ -19,9 +19,9 @@ test: ## set up, then run all tests
 	@sh tools/setup.sh test
 	@$(PY) -m pytest $(PYTEST_FLAGS)
 
-sample: ## set up, then run a sample of the long tests, always the same (about 5 minutes)
+test-long: ## set up, then run the long tests (hours), or with SAMPLE=8 always the same few (about 5 minutes)
 	@sh tools/setup.sh test
-	@$(PY) -m pytest $(PYTEST_FLAGS) -m long --sample 8
+	@$(PY) -m pytest $(PYTEST_FLAGS) -m long $(if $(SAMPLE),--sample $(SAMPLE))
 
 release-check: drivers ## run every campaign (hours), write their results to the docs; goes on where it was interrupted
 	@$(PY) tools/release_check.py

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpuedge import lang
+
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
@@ -187,3 +189,27 @@ def table_wanted(a: Floats, n: int) -> Floats:
     hit = np.where(row[first, 0] > 2, np.arange(n), -1)
     best[:, 3] = hit.max(axis=1)
     return best
+
+
+LANES = (
+    "kernel group t;\nin tensor A;\nout tensor O;\nconst int N = 4;\nlocal_size(N, 1, 1);\n"
+    "void main() { int q = group_id().x * N + lane_id(); ivec2 who = ivec2(q, lane_id());\n"
+    "vec4 v = texel(A, q); vec4 w = v * 2.0;\n"
+    "for (int round = 0; round < dims(A).y; round++) { unroll for (int k = 0; k < N; k++) {\n"
+    "ivec2 i = lane_value(who, k); float x = lane_value(w.x, k);\n"
+    "storet(O, q * N + k, lane_value(v, k) + vec4(x, vec2(i), 0.0)); } } }"
+)
+"""Invocation i of a group stores at i * N + k what it takes from lane k."""
+
+
+def lane_kernel(lanes: int) -> lang.Kernel:
+    """Return the kernel that takes values from every lane of subgroups of so many."""
+    return lang.load(LANES, filename="t", consts={"N": lanes})
+
+
+def lane_values(x: Floats, lanes: int) -> Floats:
+    """Return what it stores, (texels * lanes, 4), if A is `x`, (texels, 4)."""
+    own = np.arange(len(x), dtype=np.float32)
+    extra = np.stack([2 * x[:, 0], own, own % lanes, 0 * own], axis=1)
+    groups: Floats = (x + extra).reshape(-1, 1, lanes, 4).astype(np.float32)
+    return np.broadcast_to(groups, (len(groups), lanes, lanes, 4)).reshape(-1, 4)

@@ -49,8 +49,8 @@ def names() -> list[str]:
 def _plugins() -> dict[str, str]:
     from importlib.metadata import entry_points
 
-    found = entry_points(group="gpuedge.backends")
-    return {e.name: e.value for e in found if e.name not in BUILTIN}
+    points = entry_points(group="gpuedge.backends")
+    return {e.name: e.value for e in points if e.name not in BUILTIN}
 
 
 class FolderBackend:
@@ -67,18 +67,18 @@ class FolderBackend:
 
     def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
         """List drivers that may exist, without loading any. Never raises for absence."""
-        found: Sequence[Candidate] = self._call("candidates.candidates", environ, self.name)
-        return found
+        result: Sequence[Candidate] = self._call("candidates.candidates", environ, self.name)
+        return result
 
     def enumerate(self, candidate: Candidate) -> Sequence[DeviceInfo]:
         """Load a driver and list its devices. Raises BackendUnavailableError if there is none."""
-        found: Sequence[DeviceInfo] = self._call("physical.enumerate_devices", candidate)
-        return found
+        result: Sequence[DeviceInfo] = self._call("physical.enumerate_devices", candidate)
+        return result
 
     def open(self, info: DeviceInfo, **options: Any) -> DeviceImpl:
         """Open a device. Raises a DeviceError."""
-        made: DeviceImpl = self._call("device.open_device", info, **options)
-        return made
+        device: DeviceImpl = self._call("device.open_device", info, **options)
+        return device
 
     def _call(self, function: str, *args: Any, **options: Any) -> Any:
         file, _, name = function.partition(".")
@@ -90,8 +90,8 @@ def code_of(name: str) -> str:
     module, _, attribute = (BUILTIN.get(name) or _plugins().get(name) or "").partition(":")
     if not module:
         return ""
-    found = import_module(module if attribute else f"{__name__}.{module}")
-    return next(iter(getattr(found, "__path__", ())), found.__file__ or "")
+    loaded = import_module(module if attribute else f"{__name__}.{module}")
+    return next(iter(getattr(loaded, "__path__", ())), loaded.__file__ or "")
 
 
 def load(name: str) -> Backend:

@@ -74,28 +74,28 @@ def infos(instance: Any) -> list[DeviceInfo]:
     """Return the devices of an `Instance` as the seam wants them, and close it."""
     try:
         return [
-            DeviceInfo(instance.candidate, index, one.identity, one.caps.is_software)
-            for index, one in enumerate(instance.devices())
+            DeviceInfo(instance.candidate, index, physical.identity, physical.caps.is_software)
+            for index, physical in enumerate(instance.devices())
         ]
     finally:
         instance.close()
 
 
-def found_again(info: DeviceInfo, found: Sequence[F]) -> F:
+def found_again(info: DeviceInfo, physicals: Sequence[F]) -> F:
     """Return the device of `info` among those the driver lists now.
 
     Raises DriverError where none is in its place, or another one.
     """
-    if info.index >= len(found):
+    if info.index >= len(physicals):
         raise DriverError(
             "The device is gone.",
             asked_by=f"{info.candidate.key} #{info.index}",
-            known=f"the driver now offers {len(found)} devices",
+            known=f"the driver now offers {len(physicals)} devices",
         )
-    one, before = found[info.index], info.identity
-    if before.differences(one.identity, ("vendorID", "deviceID")):
+    physical, before = physicals[info.index], info.identity
+    if before.differences(physical.identity, ("vendorID", "deviceID")):
         raise DriverError(
             "The driver now lists another device in this place.",
-            known=before.differences(one.identity, ("name", "vendorID", "deviceID")),
+            known=before.differences(physical.identity, ("name", "vendorID", "deviceID")),
         )
-    return one
+    return physical

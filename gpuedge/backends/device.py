@@ -112,10 +112,10 @@ class OpenDevice:
         """Reserve device memory; contents are undefined. Raises OutOfMemoryError."""
         self._check()
         with self._scope:
-            made = self.memory.alloc(nbytes, usage, storage)
-        self._live[made] = self.memory.free
+            buffer = self.memory.alloc(nbytes, usage, storage)
+        self._live[buffer] = self.memory.free
         self.counters.allocations += 1
-        return made
+        return buffer
 
     def free(self, buffer: Buffer) -> None:
         """Give memory back; the buffer must not be in flight."""
@@ -138,14 +138,14 @@ class OpenDevice:
         self._check()
         try:
             with self._scope:
-                made = self.programs.build(blob, specs)
+                program = self.programs.build(blob, specs)
         except DriverError as error:
             error.asked_by = f"kernel {blob.name!r}"
             error.hint = "report it with the output of: gpuedge info --json"
             raise
-        self._live[made] = self.programs.release
+        self._live[program] = self.programs.release
         self.counters.compilations += 1
-        return made
+        return program
 
     def record(
         self,
@@ -156,10 +156,10 @@ class OpenDevice:
         """Record work once. `inputs` and `outputs` are made visible around it, with any staging."""
         self._check()
         with self._scope:
-            made = self.recorder.record(dispatches, inputs, outputs)
-        self._live[made] = self.recorder.release
+            recording = self.recorder.record(dispatches, inputs, outputs)
+        self._live[recording] = self.recorder.release
         self.counters.recordings += 1
-        return made
+        return recording
 
     def submit(self, recording: Recording) -> Ticket:
         """Start recorded work. Raises DeviceLostError, OutOfMemoryError."""

@@ -44,7 +44,7 @@ def candidates(
 
     `backend` is the one that will reach the driver: Vulkan itself, or one that runs on Vulkan.
     """
-    found: list[Candidate] = []
+    listed: list[Candidate] = []
     seen: set[str] = set()
     for path in _manifests(environ, platform):
         real = _real(path)
@@ -55,13 +55,13 @@ def candidates(
             continue
         seen.add(real)
         env = dict.fromkeys(_OVERRIDES, path)
-        found.append(Candidate(backend, path, manifest.fingerprint, env))
+        listed.append(Candidate(backend, path, manifest.fingerprint, env))
     named = any(environ.get(name) for name in _OVERRIDES)
-    if not found and not named and (platform == "win32" or _is_android(platform)):
+    if not listed and not named and (platform == "win32" or _is_android(platform)):
         # Drivers may be known to the loader by ways that are not files (Android has no manifests).
         mark = read_manifest(LOADER_DEFAULT).fingerprint
-        found.append(Candidate(backend, LOADER_DEFAULT, mark, {}))
-    return found
+        listed.append(Candidate(backend, LOADER_DEFAULT, mark, {}))
+    return listed
 
 
 def _real(path: str) -> str:

@@ -25,12 +25,12 @@ def check_folder(path: Path, *, is_sealed: bool = True) -> Database:
     DatabaseError for the first thing that is wrong, with its file.
     """
     folder = Path(path).absolute()
-    made = Database(folder, *source.read(folder, is_sealed=is_sealed))
-    made.about()
+    database = Database(folder, *source.read(folder, is_sealed=is_sealed))
+    database.about()
     classes.load(folder)
     names.load_names(folder)
     families.load_families(folder)
-    return made
+    return database
 
 
 def check_schemas(path: Path) -> None:

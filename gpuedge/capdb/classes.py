@@ -75,8 +75,8 @@ class ClassRow:
 
 def family(api: str) -> str:
     """Return the family of an API, itself if it is of none: ``gles31`` is of ``gles``."""
-    found = (name for name, starts in FAMILIES.items() if api.startswith(starts))
-    return next(found, api)
+    families = (name for name, starts in FAMILIES.items() if api.startswith(starts))
+    return next(families, api)
 
 
 def load(place: Path | None = None) -> tuple[ClassRow, ...]:
@@ -122,5 +122,5 @@ def classify(identity: Identity, rows: tuple[ClassRow, ...] | None = None) -> st
     """
     known = load() if rows is None else rows
     beneath = load_names().beneath(identity.name)
-    found = (row.device_class for row in known if row.matches(identity, beneath))
-    return next(found, "generic")
+    classes = (row.device_class for row in known if row.matches(identity, beneath))
+    return next(classes, "generic")

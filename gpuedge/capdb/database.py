@@ -60,14 +60,14 @@ class Database:
         certainly are not about such devices.
         """
         key = tuple((known or {}).items())
-        found = self._about.get(key)
-        if found is None:
-            found = self._about[key] = tuple(
+        entries = self._about.get(key)
+        if entries is None:
+            entries = self._about[key] = tuple(
                 row.entry
                 for row in self._rows.values()
                 if not known or may_match(row.record, row.api, known)
             )
-        return found
+        return entries
 
 
 def load(place: Path | str | None = None) -> Database:
@@ -95,9 +95,9 @@ def load(place: Path | str | None = None) -> Database:
     known = _loaded.get(name)
     if known is not None and known[0] == state and state is not None:
         return known[1]
-    made = Database(Path(name), *read(Path(name)))
-    _loaded[name] = (state, made)
-    return made
+    database = Database(Path(name), *read(Path(name)))
+    _loaded[name] = (state, database)
+    return database
 
 
 def _in_use() -> Database:
@@ -108,9 +108,9 @@ def _in_use() -> Database:
         if state is not None and _damaged.get(folder) == state:
             continue
         try:
-            made = load(folder)
-            made.about()  # whole, while there is another: it may be that of a newer gpuedge
-            return made
+            database = load(folder)
+            database.about()  # whole, while there is another: it may be that of a newer gpuedge
+            return database
         except (DatabaseError, OSError) as error:
             paths.pass_on(error)
             _damaged[folder] = state

@@ -54,22 +54,22 @@ def contents(path: Path, most: int = MAX_FILE) -> bytes:
 def document(path: Path, data: bytes) -> dict[str, Any]:
     """Return the JSON object in a file's bytes. Raises DatabaseError for anything else."""
     try:
-        found = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_refused)
+        body = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_refused)
     except RecursionError:
         raise bad(path, "it is nested too deeply") from None
     except ValueError as error:
         raise bad(path, f"it is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         raise bad(path, "it is not a JSON object")
-    return found
+    return body
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a field that is there twice: two readers could see two different values."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    body = dict(pairs)
+    if len(body) < len(pairs):
         raise ValueError("a field is there twice")
-    return made
+    return body
 
 
 def _refused(word: str) -> None:

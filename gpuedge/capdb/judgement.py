@@ -128,8 +128,8 @@ class Judgement:
 
 def _plain(subject: Subject) -> dict[str, Any]:
     """Return a subject's fields, JSON-ready; the record it was read from is left out."""
-    found = {f.name: getattr(subject, f.name) for f in fields(subject) if f.name != "raw"}
-    return {name: _json(value) for name, value in found.items()}
+    facts = {f.name: getattr(subject, f.name) for f in fields(subject) if f.name != "raw"}
+    return {name: _json(value) for name, value in facts.items()}
 
 
 def _json(value: Any) -> Any:
@@ -179,15 +179,15 @@ def lookup(
     words = config.get("ignore").value if ignore is None else _listed(ignore)
     ignored = frozenset(word.lower() for word in words)
     day = today or time.strftime("%Y-%m-%d", time.gmtime())
-    found = _sorted(_found(base, who, ignored, day))
-    entries = {f.id: base.entry(f.id) for f in found if f.becomes in {"applies", "probe"}}
+    findings = _sorted(_found(base, who, ignored, day))
+    entries = {f.id: base.entry(f.id) for f in findings if f.becomes in {"applies", "probe"}}
     actions = {name: entry.action for name, entry in entries.items()}
-    in_force = frozenset(f.id for f in found if f.becomes == "applies")
-    demands = sorted(f.id for f in found if f.becomes == "probe")
+    in_force = frozenset(f.id for f in findings if f.becomes == "applies")
+    demands = sorted(f.id for f in findings if f.becomes == "probe")
     return Judgement(
         who, combine(actions[name] for name in in_force),
         tuple(entries[name].demand for name in demands), (*who.notes, *_strangers(base, ignored)),
-        found, actions, in_force, base, ignored, day,
+        findings, actions, in_force, base, ignored, day,
     )  # fmt: skip
 
 

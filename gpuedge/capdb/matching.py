@@ -71,24 +71,24 @@ class Finding:
 
 def every(values: Iterable[Truth]) -> Truth:
     """Return the conjunction of values; of none it is TRUE."""
-    found = TRUE
+    result = TRUE
     for value in values:
         if value is FALSE:
             return FALSE
         if value is UNKNOWN:
-            found = UNKNOWN
-    return found
+            result = UNKNOWN
+    return result
 
 
 def some(values: Iterable[Truth]) -> Truth:
     """Return the disjunction of values; of none it is FALSE."""
-    found = FALSE
+    result = FALSE
     for value in values:
         if value is TRUE:
             return TRUE
         if value is UNKNOWN:
-            found = UNKNOWN
-    return found
+            result = UNKNOWN
+    return result
 
 
 def opposite(value: Truth) -> Truth:
@@ -106,8 +106,8 @@ def _truth(value: bool) -> Truth:
     return TRUE if value else FALSE
 
 
-def _among(wanted: frozenset[Any], found: Any) -> Truth:
-    return UNKNOWN if found is None else TRUE if found in wanted else FALSE
+def _among(wanted: frozenset[Any], value: Any) -> Truth:
+    return UNKNOWN if value is None else TRUE if value in wanted else FALSE
 
 
 def _api(wanted: frozenset[str], subject: Subject) -> Truth:
@@ -124,12 +124,12 @@ def _layer(wanted: frozenset[str], subject: Subject) -> Truth:
     return FALSE if wanted.isdisjoint(subject.layers or ("native",)) else TRUE
 
 
-def _within(wanted: Range | DeviceIds, found: Any) -> Truth:
-    return UNKNOWN if found is None else TRUE if wanted.holds(found) else FALSE
+def _within(wanted: Range | DeviceIds, value: Any) -> Truth:
+    return UNKNOWN if value is None else TRUE if wanted.holds(value) else FALSE
 
 
-def _text(wanted: frozenset[str], found: str | None) -> Truth:
-    return UNKNOWN if not found else _truth(found.strip().casefold() in wanted)
+def _text(wanted: frozenset[str], value: str | None) -> Truth:
+    return UNKNOWN if not value else _truth(value.strip().casefold() in wanted)
 
 
 def _field(name: str, judge: Judge = _among) -> Judge:
@@ -141,10 +141,10 @@ def _android(name: str, judge: Judge) -> Judge:
     """Return the same for something that only Android has: no other system can have it."""
 
     def judged(wanted: Any, subject: Subject) -> Truth:
-        found = getattr(subject, name)
-        if found is None and subject.os is not None and subject.os != "android":
+        value = getattr(subject, name)
+        if value is None and subject.os is not None and subject.os != "android":
             return FALSE
-        return judge(wanted, found)
+        return judge(wanted, value)
 
     return judged
 
@@ -159,7 +159,7 @@ def soc_names(text: str) -> frozenset[str]:
     ['mt6769', 'mt6769v', 'mt6769v/cb']
     """
     text = text.strip().casefold()
-    ends = (found.start() + 1 for found in _VARIANT.finditer(text))
+    ends = (match.start() + 1 for match in _VARIANT.finditer(text))
     return frozenset((text, *(text[:end] for end in ends if end >= _SHORTEST_SOC)))
 
 
@@ -203,8 +203,8 @@ def _driver(wanted: DriverMatch, subject: Subject) -> Truth:
     options = []
     if wanted.intervals:
         version = subject.versions.get(wanted.scheme)
-        found = None if version is None else stripped(version)
-        options.append(some(_within(span, found) for span in wanted.intervals))
+        driver = None if version is None else stripped(version)
+        options.append(some(_within(span, driver) for span in wanted.intervals))
     if wanted.builds:
         known = {build.casefold() for build in subject.builds}
         options.append(_truth(not wanted.builds.isdisjoint(known)) if known else UNKNOWN)

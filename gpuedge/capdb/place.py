@@ -60,10 +60,10 @@ def table(name: str, make: Callable[[Mapping[str, Any]], T], place: Path | None 
 @lru_cache(maxsize=8)
 def _made(name: str, changed: int, make: Callable[[Mapping[str, Any]], object]) -> object:
     path = Path(name)
-    found = document(path, contents(path, MAX_TABLE))
-    if found.get("schema") != TABLES[path.name]:
+    table = document(path, contents(path, MAX_TABLE))
+    if table.get("schema") != TABLES[path.name]:
         raise bad(path, f"its schema is not {TABLES[path.name]!r}")
     try:
-        return make(found)
+        return make(table)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise bad(path, f"it holds a row that cannot be used: {error!r}") from None

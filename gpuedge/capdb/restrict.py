@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import DriverError
+from gpuedge.core.record import read
 from gpuedge.core.storage import HALF_BUFFER, KINDS
 
 HALF: Final = frozenset({"fp16", "fp16-storage"})
@@ -44,6 +45,8 @@ class Restrictions:
     entries : tuple of str
         Ids of the entries in force, sorted.
     """
+
+    IS_OPEN = True
 
     levels: frozenset[str] = frozenset()
     is_backend_off: bool = False
@@ -94,26 +97,20 @@ class Restrictions:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Restrictions:
-        """Rebuild from `to_dict`."""
-        return cls(
-            **{name: frozenset(record.get(name, ())) for name in SETS},
-            is_backend_off=bool(record.get("is_backend_off", False)),
-            limits=dict(record.get("limits", {})),
-            is_demoted=bool(record.get("is_demoted", False)),
-            entries=tuple(record.get("entries", ())),
-        )
+        """Rebuild from `to_dict`; unknown keys are ignored. Raises UnfitError."""
+        return read(cls, record)
 
 
 def combine(actions: Iterable[Restrictions]) -> Restrictions:
     """Return what several entries forbid together."""
-    found = sorted(actions, key=lambda action: action.entries)
-    bounds = sorted({limit for action in found for limit in action.limits})
+    ordered = sorted(actions, key=lambda action: action.entries)
+    bounds = sorted({limit for action in ordered for limit in action.limits})
     return Restrictions(
-        **{name: frozenset().union(*(getattr(a, name) for a in found)) for name in SETS},
-        is_backend_off=any(action.is_backend_off for action in found),
-        limits={n: min(a.limits[n] for a in found if n in a.limits) for n in bounds},
-        is_demoted=any(action.is_demoted for action in found),
-        entries=tuple(dict.fromkeys(name for action in found for name in action.entries)),
+        **{name: frozenset().union(*(getattr(a, name) for a in ordered)) for name in SETS},
+        is_backend_off=any(action.is_backend_off for action in ordered),
+        limits={n: min(a.limits[n] for a in ordered if n in a.limits) for n in bounds},
+        is_demoted=any(action.is_demoted for action in ordered),
+        entries=tuple(dict.fromkeys(name for action in ordered for name in action.entries)),
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from gpuedge.core.record import plain, read
 from gpuedge.core.storage import BUFFER, HALF_BUFFER
 
 
@@ -22,7 +23,7 @@ class Caps:
     `max_storage_buffers` and `max_storage_buffer_bytes` bound the tensors of a kernel and the size
     of one (16 bytes per texel of float32) on every level, whatever they are kept in. Kernels may
     read `max_texel_buffers` of them as texel buffers of `max_texel_elements` texels, and
-    `max_texture_copies` of them of copies in textures, of `max_copied_elements` texels.
+    `max_texture_copies` of them of copies in textures or images, of `max_copied_elements` texels.
     `max_outputs`: tensors one kernel can write. `subgroup_lanes`: invocations of a subgroup, where
     a kernel may take a value from a constant one of them; else 0. `map_texels`: neighbouring
     texels that an invocation of a map kernel computes, from a multiple of so many on.
@@ -33,6 +34,8 @@ class Caps:
     of 16-bit floats and integers, of 8-bit integers. `has_fp16_arithmetic`: kernels may compute in
     float16, with every sum, difference and product rounded to it.
     """
+
+    IS_OPEN = True
 
     level: str
     dialect: str
@@ -66,25 +69,13 @@ class Caps:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
-        record = asdict(self)
-        record["forms"] = sorted(self.forms)
-        record["storages"] = list(self.storages)
-        record["ruled_out"] = sorted(self.ruled_out)
-        for key in ("max_local_size", "max_groups"):
-            record[key] = list(record[key])
-        return record
+        found: dict[str, Any] = plain(self)
+        return found
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Caps:
-        """Rebuild from `to_dict`; fields that other versions of gpuedge kept are dropped."""
-        fields = {k: v for k, v in record.items() if k in cls.__dataclass_fields__}
-        fields["forms"] = frozenset(fields["forms"])
-        fields["storages"] = tuple(fields.get("storages", (BUFFER,)))
-        fields["ruled_out"] = frozenset(fields.get("ruled_out", ()))
-        for key in ("max_local_size", "max_groups"):
-            x, y, z = fields[key]
-            fields[key] = (x, y, z)
-        return cls(**fields)
+        """Rebuild from `to_dict`; unknown keys are ignored. Raises UnfitError."""
+        return read(cls, record)
 
 
 VULKAN_MINIMUM = Caps(

@@ -20,7 +20,7 @@ class TensorArg:
     """One tensor a kernel reads or writes; `binding` is its position.
 
     `storage` is the kind of `gpuedge.core.storage` that the code was printed for, or what it reads
-    one of those as (`READ_AS`, `COPIED_AS`).
+    one of those as (`READ_AS`, `COPIED_AS`, `LOADED_AS`).
     """
 
     name: str

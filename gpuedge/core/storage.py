@@ -75,7 +75,12 @@ HALF_TEXTURE: Final = "texture_f16"
 COPIED_AS: Final = {BUFFER: TEXTURE, HALF_BUFFER: HALF_TEXTURE}
 """What a kernel may read a tensor of a buffer as, too: a texture that the device copies the same
 bytes to beforehand, texel after texel in rows of `TEXTURE_ROW`."""
-TEXTURE_KINDS: Final = frozenset(COPIED_AS.values())
+IMAGE: Final = "image"
+HALF_IMAGE: Final = "image_f16"
+LOADED_AS: Final = {BUFFER: IMAGE, HALF_BUFFER: HALF_IMAGE}
+"""The same copy, of which kernels load texels past the units for textures: a storage texture."""
+IMAGE_KINDS: Final = frozenset(LOADED_AS.values())
+TEXTURE_KINDS: Final = frozenset(COPIED_AS.values()) | IMAGE_KINDS
 """What is only read, of a copy."""
 TEXTURE_SHIFT: Final = 11
 TEXTURE_ROW: Final = 1 << TEXTURE_SHIFT

@@ -73,8 +73,8 @@ class _NumpyExecutable:
 
     def __init__(self, graph: Graph, kernel: str) -> None:
         values = program(graph)
-        found = {name: values.get(name) or outside(name, graph) for name in graph.outputs}
-        self._outputs: dict[str, Tensor] = {n: t for n, t in found.items() if t is not None}
+        tensors = {name: values.get(name) or outside(name, graph) for name in graph.outputs}
+        self._outputs: dict[str, Tensor] = {n: t for n, t in tensors.items() if t is not None}
         self._inputs = graph.inputs
         self._closed = False
         self.rows: tuple[PlacementRow, ...] = _rows(graph, kernel)
@@ -92,13 +92,13 @@ class _NumpyExecutable:
     def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
         """Compute the outputs; the graph is one step, because numpy fuses as it likes."""
         start = perf_counter_ns()
-        found = self.run(inputs)
+        results = self.run(inputs)
         spent = perf_counter_ns() - start
         nodes = tuple(name for row in self.rows for name in row.nodes)
         ops = tuple(name for row in self.rows for name in row.ops)
-        one = PlacementRow(nodes, ops, "cpu", "numpy")
-        arrays = [inputs[name] for name in self._inputs] + list(found.values())
-        return found, [StepTime(one, start, spent, sum(a.nbytes for a in arrays))]
+        row = PlacementRow(nodes, ops, "cpu", "numpy")
+        arrays = [inputs[name] for name in self._inputs] + list(results.values())
+        return results, [StepTime(row, start, spent, sum(a.nbytes for a in arrays))]
 
     def close(self) -> None:
         self._outputs, self._closed = {}, True
@@ -135,8 +135,8 @@ def _with_names(node: Node, count: int) -> Node:
     """Return a node whose first outputs, so many, are named."""
     first = next(filter(None, node.outputs))
     given = [*node.outputs, *[""] * (count - len(node.outputs))]
-    made = [name or f"{first}/output{i}" for i, name in enumerate(given[:count])]
-    return replace(node, outputs=(*made, *given[count:]))
+    names = [name or f"{first}/output{i}" for i, name in enumerate(given[:count])]
+    return replace(node, outputs=(*names, *given[count:]))
 
 
 def _with_named_outputs(node: Node, graph: Graph) -> Node:
@@ -199,9 +199,9 @@ class _OrtExecutable:
         self._model, self._kernel, self._session = model, kernel, session
         self._profiled = profiled
         self._inputs, self._order = inputs, outputs
-        made = [] if session is None else [one.name for one in session.get_outputs()]
-        self._computed = [name for name in outputs if name in made]
-        self._copied = [name for name in outputs if name not in made]
+        computed = [] if session is None else [each.name for each in session.get_outputs()]
+        self._computed = [name for name in outputs if name in computed]
+        self._copied = [name for name in outputs if name not in computed]
         self._constants = model.graph.constants if self._copied else {}
         self._closed = False
         self._options: Any = the_runtime().RunOptions
@@ -218,13 +218,13 @@ class _OrtExecutable:
         feeds = {n: inputs[n] for n in self._inputs}
         if self._session is not None and not self._copied:
             return dict(zip(self._computed, self._call(feeds), strict=True))
-        found = {
+        results = {
             n: (self._constants[n] if n in self._constants else inputs[n]).copy()
             for n in self._copied
         }
         if self._session is not None:
-            found.update(zip(self._computed, self._call(feeds), strict=True))
-        return {name: found[name] for name in self._order}
+            results.update(zip(self._computed, self._call(feeds), strict=True))
+        return {name: results[name] for name in self._order}
 
     def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
         """Compute the outputs; return what each node took, as ONNX Runtime has fused them."""
@@ -232,7 +232,9 @@ class _OrtExecutable:
             return self.run(inputs), []
         feeds = {n: inputs[n] for n in self._inputs}
         outputs, computed = self.run(inputs), self._computed
-        _, times = times_of(self._profiled, lambda one: one.run(computed, feeds), self._kernel)
+        _, times = times_of(
+            self._profiled, lambda session: session.run(computed, feeds), self._kernel
+        )
         return outputs, times
 
     def cancel(self) -> None:
@@ -244,8 +246,8 @@ class _OrtExecutable:
     def _call(self, feeds: dict[str, Array]) -> list[Array]:
         self._under_way = options = self._options()
         try:
-            found: list[Array] = self._session.run(self._computed, feeds, options)
-            return found
+            results: list[Array] = self._session.run(self._computed, feeds, options)
+            return results
         except Exception as error:  # its exception classes have no common base of their own
             if is_of_handler(error):
                 raise
@@ -275,20 +277,20 @@ class _PartsExecutable:
 
     def __init__(self, graph: Graph, parts: Sequence[tuple[Graph, Executable]]) -> None:
         self._graph, self._parts = graph, parts
-        self.rows: tuple[PlacementRow, ...] = tuple(r for _, one in parts for r in one.rows)
+        self.rows: tuple[PlacementRow, ...] = tuple(r for _, each in parts for r in each.rows)
         self._under_way: Executable | None = None
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        return self._each(inputs, lambda one, feed: one.run(feed))
+        return self._each(inputs, lambda executable, feed: executable.run(feed))
 
     def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
         """Compute the outputs; return what each part says that its nodes took."""
         times: list[StepTime] = []
 
-        def run(one: Executable, feed: Mapping[str, Array]) -> dict[str, Array]:
-            found, spent = one.timed(feed)
+        def run(executable: Executable, feed: Mapping[str, Array]) -> dict[str, Array]:
+            results, spent = executable.timed(feed)
             times.extend(spent)
-            return found
+            return results
 
         return self._each(inputs, run), times
 
@@ -297,9 +299,9 @@ class _PartsExecutable:
         run: Callable[[Executable, Mapping[str, Array]], dict[str, Array]],
     ) -> dict[str, Array]:  # fmt: skip
         values: dict[str, Array] = dict(inputs)
-        for part, one in self._parts:
-            self._under_way = one
-            values |= run(one, {name: values[name] for name in part.inputs})
+        for part, executable in self._parts:
+            self._under_way = executable
+            values |= run(executable, {name: values[name] for name in part.inputs})
         return outputs_of(self._graph, values)
 
     def cancel(self) -> None:
@@ -309,8 +311,8 @@ class _PartsExecutable:
             stop()
 
     def close(self) -> None:
-        for _, one in self._parts:
-            one.close()
+        for _, executable in self._parts:
+            executable.close()
 
 
 _sessions: weakref.WeakSet[_OrtExecutable] = weakref.WeakSet()
@@ -322,8 +324,8 @@ def _after_fork() -> None:
     Destroying one joins its threads, which did not come along: a child that ended by ``sys.exit``
     would hang there.
     """
-    for one in list(_sessions):
-        one.keep()
+    for session in list(_sessions):
+        session.keep()
 
 
 if hasattr(os, "register_at_fork"):
@@ -519,16 +521,16 @@ class CpuExecutor:
 
     def _mended(self, graph: Graph) -> tuple[Graph, frozenset[int]]:
         """Return a graph whose 8-bit products come out right, but for nodes that are numpy's."""
-        found = products(graph)
-        wrong = known_answers().wrong if found else frozenset()
+        by_node = products(graph)
+        wrong = known_answers().wrong if by_node else frozenset()
         if not wrong:
             return graph, frozenset()
-        graph, left = moved(graph, found, wrong)
+        graph, left = moved(graph, by_node, wrong)
         for node in graph.nodes if self._may_change else ():
             why = _unknown(node, graph) if id(node) in left else None
             if why is not None:
                 raise UnsupportedOpError(
-                    f"{found[id(node)]} comes out wrong on this processor, and numpy does not "
+                    f"{by_node[id(node)]} comes out wrong on this processor, and numpy does not "
                     f"know it: {why}",
                     known=f"{self.kernel}, node {node.name or node.op}",
                     hint="uint8 by uint8 comes out right",
@@ -540,18 +542,20 @@ class CpuExecutor:
         if len(parts) < 2:
             is_numpy = bool(graph.nodes) and all(id(n) in by_numpy for n in graph.nodes)
             return _NumpyExecutable(graph, "numpy") if is_numpy else self._written(graph)
-        made: list[tuple[Graph, Executable]] = []
+        parts_made: list[tuple[Graph, Executable]] = []
         for part in parts:
             is_numpy = part.device == "numpy"
-            one = _NumpyExecutable(part.graph, "numpy") if is_numpy else self._written(part.graph)
-            made.append((part.graph, one))
-        return _PartsExecutable(graph, made)
+            executable = (
+                _NumpyExecutable(part.graph, "numpy") if is_numpy else self._written(part.graph)
+            )
+            parts_made.append((part.graph, executable))
+        return _PartsExecutable(graph, parts_made)
 
     def _written(self, graph: Graph) -> Executable:
         from gpuedge.graph.writer import to_bytes
 
-        made = {name for node in graph.nodes for name in node.outputs}
-        computed = [name for name in graph.outputs if name in made]
+        inner = {name for node in graph.nodes for name in node.outputs}
+        computed = [name for name in graph.outputs if name in inner]
 
         def load(profile: str = "") -> Any:
             written = _for_ort(graph)

@@ -62,8 +62,8 @@ def products(graph: Graph) -> dict[int, ByteProduct]:
     """Return the nodes that compute 8-bit products, by identity."""
     if not any(is_quantised(node.op) or any(graphs_of(node)) for node in graph.nodes):
         return {}
-    found = {id(node): _product(node, graph) for node in graph.nodes}
-    return {at: product for at, product in found.items() if product is not None}
+    by_node = {id(node): _product(node, graph) for node in graph.nodes}
+    return {at: product for at, product in by_node.items() if product is not None}
 
 
 def _product(node: Node, graph: Graph) -> ByteProduct | None:
@@ -90,7 +90,7 @@ def _bodies(attribute: Any) -> tuple[Any, ...]:
 
 
 def moved(
-    graph: Graph, found: Mapping[int, ByteProduct], wrong: Collection[ByteProduct]
+    graph: Graph, products: Mapping[int, ByteProduct], wrong: Collection[ByteProduct]
 ) -> tuple[Graph, frozenset[int]]:
     """Return a graph with constant int8 operands of wrong products in uint8.
 
@@ -112,7 +112,7 @@ def moved(
     new: dict[int, Node] = {}
     left: set[int] = set()
     for node in graph.nodes:
-        product = found.get(id(node))
+        product = products.get(id(node))
         if product is None or product not in wrong:
             continue
         if any(graphs_of(node)):
@@ -141,17 +141,17 @@ class _Mover:
 
     def inputs(self, op: str, inputs: tuple[str, ...], held: Held) -> tuple[str, ...] | None:
         """Return a node's inputs with those of int8 moved; None where that cannot be."""
-        found = [*inputs, *("",) * 12]
+        names = [*inputs, *("",) * 12]
         for at, zero_at in _MOVABLE.get(op, ()):
-            array, zero = held(found[at]), held(found[zero_at])
-            if array is None or array.dtype != np.int8 or (found[zero_at] and zero is None):
+            array, zero = held(names[at]), held(names[zero_at])
+            if array is None or array.dtype != np.int8 or (names[zero_at] and zero is None):
                 return None
-            found[at] = self._constant(found[at], array)
+            names[at] = self._constant(names[at], array)
             zero = np.zeros((), np.int8) if zero is None else zero
-            found[zero_at] = self._constant(f"{found[at]}/zero", zero)
-        while not found[-1]:
-            found.pop()
-        return tuple(found)
+            names[zero_at] = self._constant(f"{names[at]}/zero", zero)
+        while not names[-1]:
+            names.pop()
+        return tuple(names)
 
     def inside(self, node: Node) -> Node:
         """Return a node with the operands that its bodies hold, or take from outside, moved."""
@@ -190,7 +190,7 @@ class _Mover:
 
     def _constant(self, name: str, array: Array) -> str:
         if id(array) not in self._names:
-            self._names[id(array)] = made = f"{name}/uint8/{len(self.made)}"
-            self.made[made] = (array.astype(np.int16) + SHIFT).astype(np.uint8)
+            self._names[id(array)] = name_of = f"{name}/uint8/{len(self.made)}"
+            self.made[name_of] = (array.astype(np.int16) + SHIFT).astype(np.uint8)
             self._kept.append(array)  # so that no other array gets its identity
         return self._names[id(array)]

@@ -113,7 +113,7 @@ def _local_size(blob: KernelBlob, values: tuple[Number, ...]) -> Size:
 class RefusedPassError(Exception):
     """The driver refused to build the kernel of a pass."""
 
-    def __init__(self, one: Pass, error: GpuEdgeError) -> None:
+    def __init__(self, refused: Pass, error: GpuEdgeError) -> None:
         super().__init__(str(error))
-        self.one = one
+        self.one = refused
         self.error = error

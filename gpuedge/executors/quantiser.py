@@ -176,14 +176,14 @@ def _by_name(model: OnnxModel, number: int, sample: Any) -> Mapping[str, Any]:
 def _checked(model: OnnxModel, samples: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
     for number, given in enumerate(samples):
         sample = _by_name(model, number, given)
-        found = {}
+        arrays = {}
         for name, (dtype, _) in model.inputs.items():
             if name not in sample:
                 raise InputError(f"Calibration sample {number} lacks {shown(name)}.",
                                  known=takes(model.inputs))  # fmt: skip
-            found[name] = np.ascontiguousarray(sample[name], dtype)
-            if found[name].dtype.kind == "f" and not np.isfinite(found[name]).all():
+            arrays[name] = np.ascontiguousarray(sample[name], dtype)
+            if arrays[name].dtype.kind == "f" and not np.isfinite(arrays[name]).all():
                 raise InputError(f"Calibration sample {number} holds NaN or infinity.")
         model.bind({name: sample[name].shape for name in sample} | {
-            name: array.shape for name, array in found.items()})  # fmt: skip
-        yield found
+            name: array.shape for name, array in arrays.items()})  # fmt: skip
+        yield arrays

@@ -46,7 +46,7 @@ def times_of(
         results = run(session)
         events = json.loads(Path(session.end_profiling()).read_bytes())
     begin = max((e["ts"] for e in events if e["name"] == "model_run"), default=0)
-    found = []
+    times = []
     for event in sorted(events, key=lambda e: e["ts"]):
         name, about = event["name"], event.get("args", {})
         if event["cat"] != "Node" or not name.endswith(SUFFIX) or event["ts"] < begin:
@@ -54,8 +54,8 @@ def times_of(
         row = PlacementRow((name.removesuffix(SUFFIX),), (about["op_name"],), "cpu", kernel)
         nbytes = sum(int(about.get(size, 0)) for size in SIZES)
         at = start + (event["ts"] - begin) * 1000
-        found.append(StepTime(row, at, event["dur"] * 1000, nbytes))
-    return results, found
+        times.append(StepTime(row, at, event["dur"] * 1000, nbytes))
+    return results, times
 
 
 def _nothing() -> None:

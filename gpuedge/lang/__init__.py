@@ -92,7 +92,7 @@ def print_kernel(
         Storage kind (`gpuedge.core.storage.KINDS`) of each tensor by name: ``rgba32f`` in
         ``essl300`` and ``rgba8_float`` in ``essl100`` where none is given. The others read and
         write storage buffers; ``spirv`` and ``essl310`` read those of `READ_AS` as texel buffers,
-        ``wgsl`` those of `COPIED_AS` in textures.
+        ``wgsl`` those of `COPIED_AS` and `LOADED_AS` in textures.
     along : str
         What neighbours from a multiple of `LAYERS` on have in common in every run of this kernel,
         so that ``essl300`` may compute it once: nothing, the ``plane`` (slice and batch) or the
@@ -104,7 +104,7 @@ def print_kernel(
         There is no printer for `dialect`, it has no such storage, or it cannot say what the kernel
         does: fragment dialects have no group kernels; ``essl100`` has no bits of ints, and only
         ints that are float32; those of OpenGL ES have no float16. Lanes of subgroups are for
-        ``spirv``.
+        ``spirv`` and ``wgsl``.
     """
     if dialect not in PRINTERS:
         raise KernelError(
@@ -112,10 +112,10 @@ def print_kernel(
             asked_by=f"kernel {kernel.name}",
             known=f"dialects: {', '.join(PRINTERS)}",
         )
-    if kernel.has_lanes and dialect != "spirv":
+    if kernel.has_lanes and dialect not in ("spirv", "wgsl"):
         raise KernelError(
             f"Kernel {kernel.name} asks for lanes of subgroups, which {dialect} cannot say.",
-            known="Vulkan 1.1 has them, where a device reports it",
+            known="Vulkan 1.1 and WebGPU have them, where a device reports it",
         )
     printer = import_module(PRINTERS[dialect])
     print_one = printer.print_kernel

@@ -1,8 +1,8 @@
 """Kernels printed as WGSL for WebGPU: one text that naga and Dawn both accept.
 
-Tensors are storage arrays of texels, or textures that hold a copy of one; specs are overrides with
-the spec's id, extents and params lie in one uniform block at the binding after the tensors, with
-the offsets of the blob's push block.
+Tensors are storage arrays of texels, or textures or images that hold a copy of one; specs are
+overrides with the spec's id, extents and params lie in one uniform block at the binding after the
+tensors, with the offsets of the blob's push block.
 
 What is easy to get wrong because only one of the compilers objects, or because it depends on the
 driver: loops round a barrier are bounded by uniform values (Dawn analyses that, naga does not);
@@ -13,6 +13,9 @@ in parentheses; compilers may assume that there are no NaNs, so a value compared
 a look at its bits; over OpenGL ``%`` becomes that of GLSL, which takes no negative operands.
 lavapipe builds a kernel anew for the values of uniforms that its branches depend on alone, again
 and again: 3 ms a dispatch. So extents and params have a zero added that only the run knows.
+
+Lanes of subgroups are the exception to one text: Dawn wants ``enable subgroups;`` before it, which
+naga 29 refuses. It is not printed, since only devices of wgpu-native report such lanes.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gpuedge.core.kernel import KernelBlob, Number
-from gpuedge.core.storage import HALF_BUFFER, TEXTURE_KINDS, TEXTURE_ROW, TEXTURE_SHIFT
+from gpuedge.core.storage import (
+    HALF_BUFFER,
+    IMAGE,
+    IMAGE_KINDS,
+    TEXTURE_KINDS,
+    TEXTURE_ROW,
+    TEXTURE_SHIFT,
+)
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BITS, BUILTINS, COMPARISONS, TANH_LIMIT
 from gpuedge.lang.interface import bind, push_args
@@ -40,7 +50,7 @@ _LEVELS = {"+": 1, "-": 1, "*": 2, "/": 2}
 _SPLIT = frozenset((*_LEVELS, *_OPERATORS, *_SIGNS))
 _INT_MIN = -(2**31)
 _ZERO = "k_zero"
-_IDS = {"local_id": "k_local", "group_id": "k_group"}
+_IDS = {"local_id": "k_local", "group_id": "k_group", "lane_id": "k_lane"}
 _STEP = "    "
 
 _INDEX = """\
@@ -85,6 +95,10 @@ fn k_mod{name[4:]}(a: {kind}, b: {kind}) -> {kind} {{
         if t.BASE[name] == "int"
     },
 }
+_TEXTURES = {
+    kind: f"texture_storage_2d<{'rgba32float' if kind == IMAGE else 'rgba16float'}, read>"
+    for kind in IMAGE_KINDS
+}
 _LOAD_Z = """\
 fn k_z_{0}(p: vec4<i32>, d: vec4<i32>, last: u32) -> vec4<f32> {{
     let v = {1};
@@ -99,7 +113,7 @@ fn k_one_{0}(e: i32, last: u32) -> f32 {{
 """
 _FETCH = f"""\
 fn k_fetch_{{0}}(at: u32) -> vec4<f32> {{{{
-    return textureLoad(t_{{0}}, vec2<u32>(at & {TEXTURE_ROW - 1}u, at >> {TEXTURE_SHIFT}u), 0);
+    return textureLoad(t_{{0}}, vec2<u32>(at & {TEXTURE_ROW - 1}u, at >> {TEXTURE_SHIFT}u){{1}});
 }}}}
 """
 
@@ -144,6 +158,7 @@ class _WgslModule:
             t.Load: self._load,
             t.Dims: lambda e: self._extents(e.tensor),
             t.Identifier: self._identifier,
+            t.Lane: lambda e: f"subgroupShuffle({self._value(e.value)}, {e.lane}u)",
             t.Call: lambda e: f"f_{e.function.name}({self._list(e.args)})",
         }
 
@@ -327,8 +342,11 @@ class _WgslModule:
             d = self._extents(tensor)
             inside, index = f"{self._helper('k_in4')}(at, {d})", f"k_at(at, {d})"
         value = self._stored(tensor, self._value(stmt.value))
+        before: list[str] = []
+        if self.kernel.has_lanes:  # lanes that store nothing may be taken from
+            before, value = [f"{_STEP}let v = {value};"], "v"
         write = f"{_STEP}{_STEP}t_{tensor.name}[{index}] = {value};"
-        return ["{", f"{_STEP}let at = {position};", f"{_STEP}if ({inside}) {{", write,
+        return ["{", f"{_STEP}let at = {position};", *before, f"{_STEP}if ({inside}) {{", write,
                 f"{_STEP}}}", "}"]  # fmt: skip
 
     # --- functions ----------------------------------------------------------------------------
@@ -340,9 +358,11 @@ class _WgslModule:
             body = self._block(function.body)
             body.append(f"return {self._value(function.value)};")
         elif function.type == "void":
-            head = self._head("@builtin(local_invocation_id) local")
+            lane = "@builtin(subgroup_invocation_id) lane: u32, " if self.kernel.has_lanes else ""
+            head = self._head(f"{lane}@builtin(local_invocation_id) local")
             word = "" if self.shares_ids else "let "
             body = [f"{word}k_local = vec3<i32>(local);", f"{word}k_group = vec3<i32>(group);"]
+            body += [f"{word}k_lane = i32(lane);"] if lane else []
             body += self._block(function.body)
         else:
             head = self._head("@builtin(global_invocation_id) id")
@@ -383,7 +403,8 @@ class _WgslModule:
             mode = "read" if tensor.access == "read" else "read_write"
             place = f"@group(0) @binding({tensor.binding})"
             if tensor.name in self.textures:
-                lines.append(f"{place} var t_{tensor.name}: texture_2d<f32>;")
+                kind = _TEXTURES.get(self.storage[tensor.name], "texture_2d<f32>")
+                lines.append(f"{place} var t_{tensor.name}: {kind};")
                 continue
             kind = "vec2<u32>" if tensor.name in self.halves else "vec4<f32>"
             lines.append(f"{place} var<storage, {mode}> t_{tensor.name}: array<{kind}>;")
@@ -405,6 +426,7 @@ class _WgslModule:
         if self.shares_ids:
             lines.append("var<private> k_local: vec3<i32>;")
             lines.append("var<private> k_group: vec3<i32>;")
+            lines += ["var<private> k_lane: i32;"] if self.kernel.has_lanes else []
         return lines
 
     def _helper_texts(self) -> list[str]:
@@ -417,7 +439,8 @@ class _WgslModule:
                 if prefix + tensor.name in self.helpers:
                     own.append(text.format(tensor.name, self._texel(tensor, index)))
             if f"k_fetch_{tensor.name}" in self.helpers:
-                own.append(_FETCH.format(tensor.name))
+                level = "" if self.storage[tensor.name] in IMAGE_KINDS else ", 0"
+                own.append(_FETCH.format(tensor.name, level))
         return [_INDEX, *(text for name, text in _HELPERS.items() if name in self.helpers), *own]
 
     def blob(self) -> KernelBlob:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.kernel import Extents
@@ -16,6 +16,10 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+READS: Final = ("texels", "textures", "images")
+"""How kernels may read tensors other than as storage buffers: of texel buffers, of copies in
+textures, or of copies in storage textures, which are images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +31,10 @@ class Variant:
     the tiles of a plane are numbered row after row, and invocations along x take one each; y
     counts tiles of slices, z the batch. `transforms` are kernels of further passes, one before and
     one after or one after; none of these computes in float16. `has_lanes`: its workgroup must be a
-    subgroup. `needs` are lower bounds on `Caps`
-    fields; `when` inclusive bounds on facts of the shape; `score` is the expected speed relative to
-    the operation's map kernel, by device class.
+    subgroup. `run`: what a workgroup computes together, `outputs` of it, is cut from a whole
+    ``plane`` or from each ``row``; empty where each invocation has `outputs` of its own. `needs`
+    are lower bounds on `Caps` fields; `when` inclusive bounds on facts of the shape; `score` is the
+    expected speed relative to the operation's map kernel, by device class.
     """
 
     op: str
@@ -41,6 +46,7 @@ class Variant:
     is_flat: bool = False
     transforms: tuple[str, ...] = ()
     has_lanes: bool = False
+    run: str = ""
     needs: Mapping[str, int] = field(default_factory=dict)
     when: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     score: Mapping[str, float] = field(default_factory=dict)
@@ -69,12 +75,15 @@ class Variant:
 
         `parts`: of so many equal parts of the columns, and of the slices, no flat tile has two.
         """
+        if self.run == "plane":
+            extents = (extents[0] * extents[1], 1, *extents[2:])
         tiles = [-(-size // of) for size, of in zip(extents, self.outputs, strict=False)]
         if self.is_flat:
             for axis, count in zip((0, 2), parts, strict=True):
                 part = -(-extents[axis] // count)
                 tiles[axis] = -(-part // self.outputs[axis]) * count
-            return tiles[0] * tiles[1], tiles[2], extents[3]
+            each = self.local[0] if self.run else 1
+            return tiles[0] * tiles[1] * each, tiles[2], extents[3]
         return tiles[0], tiles[1], tiles[2] * extents[3]
 
 
@@ -102,13 +111,12 @@ def variants() -> tuple[Variant, ...]:
     return _tables()[0]
 
 
-def reads(device_class: str) -> tuple[bool, bool]:
-    """Tell whether kernels on a class of devices read texel buffers, and copies in textures.
+def reads(device_class: str) -> frozenset[str]:
+    """Return the ways of `READS` in which kernels on a class of devices read tensors fastest.
 
     Raises ConfigError (GE-101) as `variants`.
     """
-    known = _tables()[1]
-    return device_class in known["texels"], device_class in known["textures"]
+    return frozenset(way for way, classes in _tables()[1].items() if device_class in classes)
 
 
 @lru_cache(maxsize=1)
@@ -116,7 +124,7 @@ def _tables() -> tuple[tuple[Variant, ...], dict[str, frozenset[str]]]:
     path = data_dir("shaders") / "variants.toml"
     try:
         found: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        known = {name: frozenset(found["reads"][name]) for name in ("texels", "textures")}
+        known = {name: frozenset(found["reads"][name]) for name in READS}
         return tuple(_row(row) for row in found["variant"]), known
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} cannot be used: {error}") from error

@@ -20,6 +20,7 @@ from gpuedge.core.storage import (
     COPIED_AS,
     FIXED16_STEPS,
     HALF_BUFFER,
+    LOADED_AS,
     READ_AS,
     TEXTURE_KINDS,
     Storage,
@@ -187,11 +188,12 @@ def kernel_kinds(one: Pass, tensors: Mapping[str, PlanTensor], caps: Caps) -> di
 
     Where a class of devices reads texels faster through its units for textures
     (``variants.toml``), tensors that the pass only reads are read so, as far as the device's limits
-    reach: as texel buffers, else of copies in textures.
+    reach: as texel buffers, else of copies in textures or images.
     """
-    texels, textures = reads(caps.device_class)
-    buffers = caps.max_texel_buffers if texels else 0
-    copies = caps.max_texture_copies if textures else 0
+    ways = reads(caps.device_class)
+    buffers = caps.max_texel_buffers if "texels" in ways else 0
+    copy_of = LOADED_AS if "images" in ways else COPIED_AS
+    copies = caps.max_texture_copies if ways & {"textures", "images"} else 0
     kinds = {}
     for name, value in one.tensors.items():
         tensor = tensors[value]
@@ -201,7 +203,7 @@ def kernel_kinds(one: Pass, tensors: Mapping[str, PlanTensor], caps: Caps) -> di
             if buffers and size <= caps.max_texel_elements:
                 kind, buffers = READ_AS[kind], buffers - 1
             elif copies and size <= caps.max_copied_elements:
-                kind, copies = COPIED_AS[kind], copies - 1
+                kind, copies = copy_of[kind], copies - 1
         kinds[name] = kind
     return kinds
 

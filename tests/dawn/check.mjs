@@ -10,12 +10,17 @@ const { create, globals } = await import(pathToFileURL(join(process.argv[2], 'in
 Object.assign(globalThis, globals);
 const gpu = create(['backend=null']);  // kept: Dawn crashes once it is collected
 const adapter = await gpu.requestAdapter();
-const device = await adapter.requestDevice();
+const device = await adapter.requestDevice({ requiredFeatures: ['subgroups'] });
+
+function boundAs(type) {
+    if (type.endsWith('float')) return { texture: { sampleType: type } };
+    if (type === 'read-only') return { storageTexture: { access: type, format: 'rgba32float' } };
+    return { buffer: { type } };
+}
 
 function layoutOf(text) {
     const entries = text.kinds.map((type, binding) => ({
-        binding, visibility: GPUShaderStage.COMPUTE,
-        ...(type.endsWith('float') ? { texture: { sampleType: type } } : { buffer: { type } }),
+        binding, visibility: GPUShaderStage.COMPUTE, ...boundAs(type),
     }));
     const group = device.createBindGroupLayout({ entries });
     return device.createPipelineLayout({ bindGroupLayouts: [group] });

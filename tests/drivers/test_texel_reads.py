@@ -19,7 +19,15 @@ from gpuedge.backends import load
 from gpuedge.backends.base import Binding, Dispatch, Usage
 from gpuedge.backends.device import OpenDevice
 from gpuedge.core.kernel import Extents
-from gpuedge.core.storage import BUFFER, COPIED_AS, TEXELS, TEXTURE, TEXTURE_ROW
+from gpuedge.core.storage import (
+    BUFFER,
+    COPIED_AS,
+    IMAGE,
+    LOADED_AS,
+    TEXELS,
+    TEXTURE,
+    TEXTURE_ROW,
+)
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.ir import Graph, Node, TensorType
 
@@ -38,9 +46,12 @@ def webgpu(request: pytest.FixtureRequest) -> Iterator[OpenDevice]:
     made.close()
 
 
-def test_every_read_gives_the_same_bits_on_webgpu(webgpu: OpenDevice) -> None:
-    texel_reads.reads(webgpu, COPIED_AS)
-    texel_reads.mixed(webgpu, COPIED_AS)
+@pytest.mark.parametrize("read_as", [COPIED_AS, LOADED_AS], ids=["textures", "images"])
+def test_every_read_gives_the_same_bits_on_webgpu(
+    webgpu: OpenDevice, read_as: dict[str, str]
+) -> None:
+    texel_reads.reads(webgpu, read_as)
+    texel_reads.mixed(webgpu, read_as)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +152,8 @@ def test_recordings_free_their_texel_buffers(executor: GpuExecutor) -> None:
         assert alive["BufferView"] == 0
 
 
-def test_copies_are_made_when_they_are_needed(webgpu: OpenDevice) -> None:
+@pytest.mark.parametrize("kind", [TEXTURE, IMAGE])
+def test_copies_are_made_when_they_are_needed(webgpu: OpenDevice, kind: str) -> None:
     """Those of constants once, of what the host writes anew, of what a kernel wrote again."""
     alive = Alive(webgpu.queue, "release")
     values = np.arange(4 * (2 * TEXTURE_ROW + 3), dtype=np.float32)
@@ -151,7 +163,7 @@ def test_copies_are_made_when_they_are_needed(webgpu: OpenDevice) -> None:
     few = webgpu.alloc(5 * 16, Usage.OUTPUT)
     whole = [Binding(b, 0, b.nbytes) for b in (x, k, m, o)]
     part = Binding(m, 0, few.nbytes)
-    kinds = {"A": TEXTURE, "B": TEXTURE}
+    kinds = {"A": kind, "B": kind}
     extents = values.size // 4, 1, 1, 1
 
     def multiply(*places: Binding, of: Extents = extents) -> Dispatch:

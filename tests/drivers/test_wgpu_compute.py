@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from lang_kernels import lane_kernel, lane_values
 from wgpu_kernels import ADAPTERS, Floats, open_on, run_kernel
 from wgsl_corpus import HEAD, Text, texts
 
 from gpuedge import lang
 from gpuedge.backends.device import OpenDevice
+from gpuedge.core.errors import DriverError
 from gpuedge.opset.functions import HELPERS
 from gpuedge.oracle.layers import convolve
 
@@ -184,3 +186,18 @@ def test_specs_of_every_type_reach_the_kernel(device: OpenDevice) -> None:
             device, kernel, {"A": a}, (1, 1, 1, 1), specs=specs, params={"I": i, "G": g}
         )["O"].reshape(4)
         np.testing.assert_array_equal(got, np.float32([whole, part if flag else 0.0, i, g]))
+
+
+def test_values_of_every_lane_of_a_subgroup(device: OpenDevice) -> None:
+    lanes = device.caps.subgroup_lanes
+    x = RNG.integers(-99, 99, (3 * 8, 4)).astype(np.float32)
+    if not lanes:  # there are none over OpenGL
+        with pytest.raises(DriverError):
+            run_kernel(device, lane_kernel(8), {"A": x[None, None, None]}, (24 * 8, 1, 1, 1),
+                       groups=(3, 1, 1))  # fmt: skip
+        return
+    got = run_kernel(
+        device, lane_kernel(lanes), {"A": x[None, None, None]}, (24 * lanes, 1, 1, 1),
+        groups=(24 // lanes, 1, 1),
+    )  # fmt: skip
+    np.testing.assert_array_equal(got["O"].reshape(-1, 4), lane_values(x, lanes))

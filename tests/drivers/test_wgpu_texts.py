@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lang_kernels import lane_kernel
 from wgpu_kernels import DRIVERS, fetch, open_on
 from wgsl_corpus import Text, texts
 
+from gpuedge import lang
 from gpuedge.backends.device import OpenDevice
 from gpuedge.core.errors import DriverError
 from gpuedge.core.kernel import KernelBlob, SpecArg, TensorArg
-from gpuedge.core.storage import BUFFER, TEXTURE
+from gpuedge.core.storage import BUFFER, IMAGE, TEXTURE
+from gpuedge.plan import library
 
 pytestmark = pytest.mark.driver
 CHECK = Path(__file__).resolve().parents[1] / "dawn" / "check.mjs"
@@ -87,7 +90,7 @@ def by_dawn(requests: list[dict[str, Any]]) -> list[str]:
 
 
 def request(blob: KernelBlob, specs: dict[str, Any]) -> dict[str, Any]:
-    read = {BUFFER: "read-only-storage", TEXTURE: "unfilterable-float"}
+    read = {BUFFER: "read-only-storage", TEXTURE: "unfilterable-float", IMAGE: "read-only"}
     kinds = [read[t.storage] if t.access == "read" else "storage" for t in blob.tensors]
     values = {str(s.spec_id): float(specs.get(s.name, s.default)) for s in blob.specs}
     code = blob.code.decode()
@@ -101,10 +104,26 @@ def hand_written(code: str) -> KernelBlob:
 
 
 def test_dawn_accepts_every_kernel() -> None:
-    blobs = [(f"{text.name} {kind}", text.reading(kind), text.specs)
-             for text in texts() for kind in (BUFFER, TEXTURE)]  # fmt: skip
+    blobs = [
+        (f"{text.name} {kind}", text.reading(kind), text.specs)
+        for text in texts()
+        for kind in (BUFFER, TEXTURE, IMAGE)
+        if kind != IMAGE or len(text.kernel.tensors) <= 5
+    ]  # the default limit is 4
     answers = by_dawn([request(blob, specs) for _, blob, specs in blobs])
     assert {name: a for (name, *_), a in zip(blobs, answers, strict=True) if a} == {}
+
+
+def test_dawn_accepts_lanes_of_subgroups() -> None:
+    """With the directive that naga refuses; without it Dawn does."""
+    names = {v.kernel: v.consts for v in library.variants() if v.has_lanes}
+    kernels = [lang.load(library.texts()[n], filename=n, consts=c) for n, c in names.items()]
+    blobs = [lang.print_kernel(k, "wgsl") for k in (lane_kernel(8), *kernels)]
+    plain = [request(blob, {"LX": 8}) for blob in blobs]
+    assert all("subgroup" in answer for answer in by_dawn(plain))
+    whole = [{**one, "code": f"enable subgroups;\n{one['code']}"} for one in plain]
+    assert by_dawn(whole) == [""] * len(whole)
+    assert len(whole) == 4
 
 
 def test_dawn_refuses_what_it_must() -> None:
@@ -123,7 +142,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[OpenDevice]:
 
 @pytest.mark.parametrize("text", texts(), ids=lambda text: text.name.replace(" ", "-"))
 def test_naga_accepts(text: Text, device: OpenDevice) -> None:
-    for kind in (BUFFER, TEXTURE):
+    for kind in (BUFFER, TEXTURE, IMAGE):
         device.release(device.build(text.reading(kind), text.specs))
 
 

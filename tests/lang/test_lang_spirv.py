@@ -279,7 +279,7 @@ def test_lanes_that_a_constant_rules_out_are_none() -> None:
     assert_valid(lang.print_kernel(kernel).code)
 
 
-@pytest.mark.parametrize("dialect", sorted(set(lang.PRINTERS) - {"spirv"}))
+@pytest.mark.parametrize("dialect", sorted(set(lang.PRINTERS) - {"spirv", "wgsl"}))
 def test_other_dialects_refuse_lanes(dialect: str) -> None:
     with pytest.raises(KernelError, match=f"lanes of subgroups, which {dialect} cannot say"):
         lang.print_kernel(lang.load(LANES, filename="t"), dialect)

@@ -10,11 +10,12 @@ import struct
 from pathlib import Path
 
 import pytest
+from lang_kernels import lane_kernel
 from wgsl_corpus import FUSED, GROUP, HEAD, Text, texts
 
 from gpuedge import lang
 from gpuedge.core.kernel import PushArg, SpecArg, TensorArg
-from gpuedge.core.storage import HALF_TEXTURE, TEXTURE
+from gpuedge.core.storage import HALF_IMAGE, HALF_TEXTURE, IMAGE, TEXTURE
 from gpuedge.plan import library
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -108,18 +109,22 @@ def test_every_load_of_a_tensor_is_clamped(text: Text) -> None:
 
 
 @pytest.mark.parametrize("text", texts(), ids=lambda text: text.name.replace(" ", "-"))
-def test_every_load_of_a_copy_is_clamped(text: Text) -> None:
-    blob = text.reading(TEXTURE)
+@pytest.mark.parametrize("kind", [TEXTURE, IMAGE])
+def test_every_load_of_a_copy_is_clamped(text: Text, kind: str) -> None:
+    blob = text.reading(kind)
     code = blob.code.decode()
     read = [x.name for x in blob.tensors if x.access == "read"]
-    assert [x.name for x in blob.tensors if x.storage == TEXTURE] == read
-    assert re.findall(r" t_(\w+): texture_2d<f32>;", code) == read
+    assert [x.name for x in blob.tensors if x.storage == kind] == read
+    of = r"texture_2d<f32>" if kind == TEXTURE else r"texture_storage_2d<rgba32float, read>"
+    assert re.findall(rf" t_(\w+): {of};", code) == read
     for name in read:
         calls = list(re.finditer(rf"\bk_fetch_{name}\((?!at: u32\))", code))
         assert all(code[x.end() :].startswith(("min(u32(", "at >> 2u)")) for x in calls)
         loads = re.findall(rf"\bt_{name}\b([^:].*)", code)
-        assert loads == [", vec2<u32>(at & 2047u, at >> 11u), 0);"] * bool(calls)
-    assert text.reading(HALF_TEXTURE).code == blob.code
+        level = ", 0" if kind == TEXTURE else ""
+        assert loads == [f", vec2<u32>(at & 2047u, at >> 11u){level});"] * bool(calls)
+    half = text.reading(HALF_TEXTURE if kind == TEXTURE else HALF_IMAGE).code.decode()
+    assert half.replace("rgba16float", "rgba32float") == code
 
 
 @pytest.mark.parametrize("text", texts(), ids=lambda text: text.name.replace(" ", "-"))
@@ -242,3 +247,16 @@ def test_printing_is_deterministic_and_the_digest_follows_the_code() -> None:
     assert changed.digest != one.digest
     assert re.fullmatch(r"[0-9a-f]{64}", one.digest)
     assert one.specs == tuple(SpecArg(n, "int", i, 1) for i, n in enumerate(("LX", "LY", "LZ")))
+
+
+def test_lanes_of_subgroups() -> None:
+    """Without the directive, which naga refuses and only Dawn needs."""
+    code = lang.print_kernel(lane_kernel(8), "wgsl").code.decode()
+    assert "enable" not in code
+    assert "fn main(@builtin(subgroup_invocation_id) lane: u32, @builtin(local_inv" in code
+    assert code.count("let k_lane = i32(lane);") == 1
+    taken = re.findall(r"subgroupShuffle\((.*?), (\d)u\)", code)
+    assert [int(lane) for _, lane in taken] == [k for k in range(8) for _ in range(3)]
+    assert "subgroup" not in wgsl(GROUP)
+    asked = wgsl(GROUP.replace("int lane() { return ", "int lane() { return lane_id() * 0 + "))
+    assert asked.count("var<private> k_lane: i32;") == asked.count("    k_lane = i32(lane);") == 1

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
-from gpuedge.core.storage import BUFFER, HALF_BUFFER, HALF_TEXELS, HALF_TEXTURE, TEXELS, TEXTURE
+from gpuedge.core.storage import (
+    BUFFER,
+    HALF_BUFFER,
+    HALF_IMAGE,
+    HALF_TEXELS,
+    IMAGE,
+    TEXELS,
+    TEXTURE,
+)
 from gpuedge.graph.ir import Graph, Node, TensorType
 from gpuedge.plan.arrange import arrange
 from gpuedge.plan.planner import plan
@@ -59,7 +67,7 @@ def test_limits_and_classes(limits: dict[str, int | str], wanted: list[str]) -> 
 COPIES = replace(
     VULKAN_MINIMUM, device_class="cpu-llvm", max_texture_copies=16, max_copied_elements=1 << 16
 )
-"""A device of a class that reads textures faster, and has no texel buffers."""
+"""A device of a class that reads images faster, and has no texel buffers."""
 
 
 def copies(caps: Caps, keep: str = "float32") -> list[list[str]]:
@@ -94,9 +102,9 @@ def test_copies_count_as_memory_of_what_they_are_copies_of() -> None:
 
 
 def test_copies_of_what_is_read() -> None:
-    assert copies(COPIES) == [[TEXTURE, TEXTURE]] * 2
+    assert copies(COPIES) == [[IMAGE, IMAGE]] * 2
     halves = replace(COPIES, storages=(BUFFER, HALF_BUFFER))
-    half = [[HALF_TEXTURE, HALF_TEXTURE], [HALF_TEXTURE, TEXTURE]]  # c is kept exactly
+    half = [[HALF_IMAGE, HALF_IMAGE], [HALF_IMAGE, IMAGE]]  # c is kept exactly
     assert copies(halves, keep="float16") == half
 
 
@@ -107,18 +115,18 @@ def test_copies_of_what_is_read() -> None:
         ({"device_class": "adreno"}, [[BUFFER, BUFFER]] * 2),
         ({"device_class": "cpu-subzero"}, [[TEXTURE, TEXTURE]] * 2),
         ({"max_texture_copies": 0}, [[BUFFER, BUFFER]] * 2),
-        ({"max_texture_copies": 1}, [[TEXTURE, BUFFER]] * 2),
+        ({"max_texture_copies": 1}, [[IMAGE, BUFFER]] * 2),
         ({"max_copied_elements": 64 * 16 - 1}, [[BUFFER, BUFFER]] * 2),
-        ({"max_copied_elements": 64 * 16}, [[TEXTURE, TEXTURE]] * 2),
+        ({"max_copied_elements": 64 * 16}, [[IMAGE, IMAGE]] * 2),
         # what fits neither kind is a storage buffer, and what fits both a texel buffer
         ({"max_texel_buffers": 16, "max_texel_elements": 64 * 16}, [[TEXELS, TEXELS]] * 2),
         (
             {"max_texel_buffers": 1, "max_texel_elements": 64 * 16, "max_texture_copies": 1},
-            [[TEXELS, TEXTURE]] * 2,
+            [[TEXELS, IMAGE]] * 2,
         ),
         (
             {"max_texel_buffers": 1, "max_texel_elements": 64 * 16 - 1},
-            [[TEXTURE, TEXTURE]] * 2,
+            [[IMAGE, IMAGE]] * 2,
         ),
     ],
 )

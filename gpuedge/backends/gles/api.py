@@ -235,18 +235,18 @@ _ANGLE_SWIFTSHADER = (
 
 def platforms(library: Library, candidate: Candidate) -> list[Platform]:
     """List the platforms of this library, the one to try first at the front."""
-    found = []
+    platforms = []
     if "EGL_MESA_platform_surfaceless" in library.extensions:
-        found.append(Platform("surfaceless", c.EGL_PLATFORM_SURFACELESS))
+        platforms.append(Platform("surfaceless", c.EGL_PLATFORM_SURFACELESS))
     for i, device in enumerate(_devices(library)):
-        found.append(Platform(f"device {i}", c.EGL_PLATFORM_DEVICE, device))
+        platforms.append(Platform(f"device {i}", c.EGL_PLATFORM_DEVICE, device))
     if "EGL_ANGLE_platform_angle" in library.extensions:
-        found.append(Platform("angle", c.EGL_PLATFORM_ANGLE))
+        platforms.append(Platform("angle", c.EGL_PLATFORM_ANGLE))
         name = "angle swiftshader"
-        found.append(Platform(name, c.EGL_PLATFORM_ANGLE, None, _ANGLE_SWIFTSHADER))
-    if not is_manifest(candidate) or not found:
-        found.append(Platform("default", 0))
-    return found
+        platforms.append(Platform(name, c.EGL_PLATFORM_ANGLE, None, _ANGLE_SWIFTSHADER))
+    if not is_manifest(candidate) or not platforms:
+        platforms.append(Platform("default", 0))
+    return platforms
 
 
 def _devices(library: Library) -> Sequence[int]:

@@ -35,19 +35,19 @@ def candidates(
     environ: Mapping[str, str], backend: str, platform: str = sys.platform
 ) -> list[Candidate]:
     """List one candidate per driver, those named by ``GPUEDGE_EGL`` first, without loading any."""
-    found: dict[str, Candidate] = {}
+    by_path: dict[str, Candidate] = {}
     for path in _split(environ.get(LIBRARIES, "")):
-        found.setdefault(os.path.realpath(path), Candidate(backend, path, _library_print(path)))
+        by_path.setdefault(os.path.realpath(path), Candidate(backend, path, _library_print(path)))
     for path in _manifests(environ, platform):
         mark = manifests.read_manifest(path).fingerprint
-        one = Candidate(backend, path, mark, {VENDOR_FILES: path})
-        found.setdefault(os.path.realpath(path), one)
+        candidate = Candidate(backend, path, mark, {VENDOR_FILES: path})
+        by_path.setdefault(os.path.realpath(path), candidate)
     named = any(environ.get(name) for name in (VENDOR_FILES, VENDOR_FOLDERS))
-    if not found and not named:
+    if not by_path and not named:
         library = _system_library(platform)
         if library is not None:
-            found[library] = Candidate(backend, LOADER_DEFAULT, sha256(b"").hexdigest())
-    return list(found.values())
+            by_path[library] = Candidate(backend, LOADER_DEFAULT, sha256(b"").hexdigest())
+    return list(by_path.values())
 
 
 def _split(text: str) -> list[str]:

@@ -118,16 +118,16 @@ class Sharing:
                 with self._device.entered():
                     name, size = self._in_one_layer(thing, layers)
             return thing, self._context.external_texture(name, size, 4, 0, kind)
-        made = cast(GlesBuffer, target or self._device.alloc(source.nbytes, Usage.OUTPUT))
+        copy = cast(GlesBuffer, target or self._device.alloc(source.nbytes, Usage.OUTPUT))
         with self._device.entered():
             gl = self._gl
             gl.BindBuffer(c.COPY_READ_BUFFER, cast(GlesBuffer, thing).name)
-            gl.BindBuffer(c.COPY_WRITE_BUFFER, made.name)
+            gl.BindBuffer(c.COPY_WRITE_BUFFER, copy.name)
             places = (c.COPY_READ_BUFFER, c.COPY_WRITE_BUFFER)
-            gl.CopyBufferSubData(*places, source.offset, 0, made.nbytes)
+            gl.CopyBufferSubData(*places, source.offset, 0, copy.nbytes)
             gl.Finish()
             gl.check("copying a result")
-        return made, self._context.external_buffer(made.name, made.nbytes)
+        return copy, self._context.external_buffer(copy.name, copy.nbytes)
 
     def _in_one_layer(self, thing: GlesTexture, layers: int) -> tuple[int, tuple[int, int]]:
         """Return the name and size of a texture of one layer with the texels of another."""

@@ -105,10 +105,10 @@ def _check(gl: Gl, level: str) -> tuple[dict[str, Format], int]:
             "Fragment shaders have no highp float.", known=why, reason="no-highp"
         )
     needed = formats.NEEDED[level]
-    found: dict[str, Format] = {}
+    drawable: dict[str, Format] = {}
     for layers in formats.LAYERS[level]:  # legacy SwiftShader draws to the first layer only
-        found, failures = formats.probe(gl, level, layers)
-        if any(name in found for name in needed):
+        drawable, failures = formats.probe(gl, level, layers)
+        if any(name in drawable for name in needed):
             break
     else:
         codes = [c.reason_for(failures[name], "no-format") for name in needed]
@@ -117,7 +117,7 @@ def _check(gl: Gl, level: str) -> tuple[dict[str, Format], int]:
             known=formats.described(failures),
             reason=next((code for code in codes if code != "no-format"), "no-format"),
         )
-    return found, layers
+    return drawable, layers
 
 
 def identify(gl: Gl, want: Want) -> Identity:
@@ -159,10 +159,10 @@ def open_display(display: api.Display, want: Want, share: int | None = None) -> 
         with context:
             gl = Gl(display.library.lookup)
             identity = identify(gl, want)
-            found = _check(gl, want.level)
+            checked = _check(gl, want.level)
         name = identity.name.lower()
         is_software = any(part in name for part in SOFTWARE)
-        return Opened(context, gl, identity, is_software, *found)
+        return Opened(context, gl, identity, is_software, *checked)
     except BaseException as error:
         context.close()
         if isinstance(error, DeviceError) and not isinstance(error, BackendUnavailableError):
@@ -226,14 +226,14 @@ def enumerate_devices(candidate: Candidate) -> list[DeviceInfo]:
     Raises BackendUnavailableError.
     """
     require(candidate)
-    found: dict[tuple[str | None, ...], DeviceInfo] = {}
+    devices: dict[tuple[str | None, ...], DeviceInfo] = {}
     with driver_environment(candidate):
         for opened in _reachable(candidate, Want(candidate.backend)):
-            one = DeviceInfo(candidate, len(found), opened.identity, opened.is_software)
+            device = DeviceInfo(candidate, len(devices), opened.identity, opened.is_software)
             mark = tuple(getattr(opened.identity, name) for name in SAME)
-            found.setdefault(mark, one)
+            devices.setdefault(mark, device)
             opened.context.close()
-    return list(found.values())
+    return list(devices.values())
 
 
 def open_device(info: DeviceInfo) -> Opened:

@@ -126,10 +126,10 @@ class GLContext:
         # EGL 1.4 knows no bit for 3.x; drivers that make such contexts take the one of 2.0.
         for bit in (kind, c.EGL_ES2_BIT):
             wanted = attributes((c.EGL_SURFACE_TYPE, surfaces), (c.EGL_RENDERABLE_TYPE, bit))
-            found, count = (ctypes.c_void_p * 1)(), ctypes.c_int(0)
-            self._egl.ChooseConfig(self.display.handle, wanted, found, 1, ctypes.byref(count))
-            if count.value and found[0]:
-                return found[0]
+            configs, count = (ctypes.c_void_p * 1)(), ctypes.c_int(0)
+            self._egl.ChooseConfig(self.display.handle, wanted, configs, 1, ctypes.byref(count))
+            if count.value and configs[0]:
+                return configs[0]
         return None
 
     def _attempts(self) -> list[list[tuple[int, int]]]:
@@ -307,15 +307,15 @@ def _reset_status(opened: Opened) -> Callable[[], int] | None:
 
 def replay(recording: GlesRecording) -> None:
     """Make all calls of recorded work in order; the context is current."""
-    for one in recording.launches:
-        for call, args in one.binds:
+    for launch in recording.launches:
+        for call, args in launch.binds:
             call(*args)
-        program = one.program
-        if program.applied is not one.values:
-            for call, args in one.sets:
+        program = launch.program
+        if program.applied is not launch.values:
+            for call, args in launch.sets:
                 call(*args)
-            program.applied = one.values
-        one.call(*one.args)
+            program.applied = launch.values
+        launch.call(*launch.args)
     for call, args in recording.after:
         call(*args)
 

@@ -62,7 +62,7 @@ class _State:
 
 
 def record_draws(
-    gl: Gl, textures: Textures, dispatches: Sequence[Dispatch], made: GlesRecording
+    gl: Gl, textures: Textures, dispatches: Sequence[Dispatch], recording: GlesRecording
 ) -> None:
     """Record kernels that draw: one triangle over the texels of the output."""
     state = _State()
@@ -82,7 +82,7 @@ def record_draws(
                 target = target_of(textures.layers)
                 state.call(unit, *_sampled(gl, unit, target, texture.name))
         draw = (gl.DrawArrays, (c.TRIANGLES, 0, 3))
-        made.launches.append(_launch(gl, program, state.take(), values, draw))
+        recording.launches.append(_launch(gl, program, state.take(), values, draw))
 
 
 def _sampled(gl: Gl, unit: int, target: int, texture: int) -> tuple[Step, Step]:
@@ -106,7 +106,7 @@ def _launch(
     return Launch(binds, program, known, uniforms(gl, program, key), *launch)
 
 
-def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch], made: GlesRecording) -> None:
+def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch], recording: GlesRecording) -> None:
     """Record compute kernels on storage buffers, some of which they read as texel buffers."""
     state, barriers = _State(), c.SHADER_STORAGE_BARRIER
     if any(cast(GlesProgram, one.program).units for one in dispatches):
@@ -123,23 +123,23 @@ def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch], made: GlesRecordin
                 place = (c.SHADER_STORAGE_BUFFER, arg.binding, name, binding.offset, binding.nbytes)
                 state.call(arg.binding, (gl.BindBufferRange, place))
             elif (unit := program.units.get(arg.name)) is not None:
-                texture = _texture_over(gl, made, binding, form)
+                texture = _texture_over(gl, recording, binding, form)
                 state.call(("unit", unit), *_sampled(gl, unit, c.TEXTURE_BUFFER, texture))
         values = [pushed(arg, dispatch.push) for arg in program.blob.push]
         launch = (gl.DispatchCompute, dispatch.groups)
-        made.launches.append(_launch(gl, program, state.take(), values, launch))
-    made.after.append((gl.MemoryBarrier, (c.BUFFER_UPDATE_BARRIER,)))
+        recording.launches.append(_launch(gl, program, state.take(), values, launch))
+    recording.after.append((gl.MemoryBarrier, (c.BUFFER_UPDATE_BARRIER,)))
 
 
-def _texture_over(gl: Gl, made: GlesRecording, binding: Binding, form: int) -> int:
+def _texture_over(gl: Gl, recording: GlesRecording, binding: Binding, form: int) -> int:
     """Return a recording's texture over a range of a buffer."""
     name = cast(GlesBuffer, binding.buffer).name
     place = (form, name, binding.offset, binding.nbytes)
-    if place not in made.textures:
-        made.textures[place] = gl.generate("Textures")
-        gl.BindTexture(c.TEXTURE_BUFFER, made.textures[place])
+    if place not in recording.textures:
+        recording.textures[place] = gl.generate("Textures")
+        gl.BindTexture(c.TEXTURE_BUFFER, recording.textures[place])
         cast(Any, gl.tex_buffer_range)(c.TEXTURE_BUFFER, *place)
-    return made.textures[place]
+    return recording.textures[place]
 
 
 class Recorder:
@@ -156,17 +156,17 @@ class Recorder:
         self, dispatches: Sequence[Dispatch], inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> GlesRecording:
         """Record dispatches. OpenGL orders the host's access to `inputs` and `outputs` itself."""
-        made = GlesRecording()
+        recording = GlesRecording()
         try:
             if isinstance(self._memory, Textures):
-                record_draws(self._gl, self._memory, dispatches, made)
+                record_draws(self._gl, self._memory, dispatches, recording)
             else:
-                record_dispatches(self._gl, dispatches, made)
+                record_dispatches(self._gl, dispatches, recording)
             self._gl.check("recording")
         except BaseException:
-            self.release(made)
+            self.release(recording)
             raise
-        return made
+        return recording
 
     def release(self, recording: GlesRecording) -> None:
         """Delete the textures of a recording; the rest is a list of calls."""

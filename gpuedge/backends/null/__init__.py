@@ -165,10 +165,10 @@ class NullDevice:
         for count, most in zip(dispatch.groups, self.caps.max_groups, strict=True):
             _rule(0 < count <= most, f"{blob.name}: group counts from 1 to {most}")
         align, most = self.caps.offset_alignment, self.caps.max_storage_buffer_bytes
-        for one in dispatch.bindings:
-            _within(one.buffer, one.offset, one.nbytes)
-            _rule(one.offset % align == 0, f"{blob.name}: offsets are multiples of {align}")
-            _rule(0 < one.nbytes <= most, f"{blob.name}: bindings have 1 to {most} bytes")
+        for binding in dispatch.bindings:
+            _within(binding.buffer, binding.offset, binding.nbytes)
+            _rule(binding.offset % align == 0, f"{blob.name}: offsets are multiples of {align}")
+            _rule(0 < binding.nbytes <= most, f"{blob.name}: bindings have 1 to {most} bytes")
 
     def submit(self, recording: Recording) -> Ticket:
         """Count a run; call the hook for each dispatch, if there is one."""

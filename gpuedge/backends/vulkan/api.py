@@ -35,16 +35,16 @@ class Api:
         values = {k: v for k, v in fields.items() if v is not None}
         if name in c.STRUCTURE_TYPES:
             values["sType"] = c.STRUCTURE_TYPES[name]
-        made = self.ffi.new(f"{name} *", values)
-        self._alive[made] = tuple(v for v in values.values() if isinstance(v, self.ffi.CData))
-        return made
+        struct = self.ffi.new(f"{name} *", values)
+        self._alive[struct] = tuple(v for v in values.values() if isinstance(v, self.ffi.CData))
+        return struct
 
     def array(self, name: str, items: list[Any]) -> Any:
         """Return a C array; structures in `items` (pointers) are copied and what they need kept."""
         structs = bool(items) and self.ffi.typeof(f"{name} *").item.kind in ("struct", "union")
-        made = self.ffi.new(f"{name}[]", [item[0] for item in items] if structs else items)
-        self._alive[made] = tuple(i for i in items if isinstance(i, self.ffi.CData))
-        return made
+        items_ = self.ffi.new(f"{name}[]", [item[0] for item in items] if structs else items)
+        self._alive[items_] = tuple(i for i in items if isinstance(i, self.ffi.CData))
+        return items_
 
     def strings(self, names: list[str]) -> Any:
         """Return a C array of strings, or NULL for none."""
@@ -72,14 +72,14 @@ class Api:
         result = call(*args, count, items) or 0
         if result != c.INCOMPLETE:  # a list that grew meanwhile serves as far as it was read
             self.check(result, f"enumerating {name}")
-        found = items[0 : min(count[0], given)]
-        self._alive[found] = (items,)  # a slice does not keep the memory that it is of
-        return found
+        filled = items[0 : min(count[0], given)]
+        self._alive[filled] = (items,)  # a slice does not keep the memory that it is of
+        return filled
 
     def result_name(self, result: int) -> str:
         """Return the specification's name of a VkResult, or its number."""
-        found: str = self.ffi.typeof("VkResult").elements.get(result, f"VkResult {result}")
-        return found
+        name: str = self.ffi.typeof("VkResult").elements.get(result, f"VkResult {result}")
+        return name
 
     def check(self, result: int, call: str, device: str = "the device") -> None:
         """Raise the error of a failing result of `call`."""

@@ -73,10 +73,10 @@ def _create(instance: Instance, physical: Physical, family: int, off: frozenset[
         enabledExtensionCount=len(extensions),
         ppEnabledExtensionNames=api.strings(extensions),
     )
-    made = api.ffi.new("VkDevice *")
-    result = api.lib.vkCreateDevice(physical.handle, info, api.ffi.NULL, made)
+    handle = api.ffi.new("VkDevice *")
+    result = api.lib.vkCreateDevice(physical.handle, info, api.ffi.NULL, handle)
     api.check(result, "vkCreateDevice", physical.identity.name)
-    return made[0]
+    return handle[0]
 
 
 def _extensions(physical: Physical) -> list[str]:

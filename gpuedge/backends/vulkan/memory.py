@@ -189,15 +189,15 @@ class Pool:
 
     def alloc(self, nbytes: int, usage: Usage, _: Storage = FLOAT32) -> VulkanBuffer:
         """Make a buffer for `usage`, with its staging twin where it needs one."""
-        made = self._place(nbytes, usage)
-        if made.host is None and usage in (Usage.INPUT, Usage.OUTPUT):
+        buffer = self._place(nbytes, usage)
+        if buffer.host is None and usage in (Usage.INPUT, Usage.OUTPUT):
             try:
                 wanted = UPLOAD if usage is Usage.INPUT else DOWNLOAD
-                made.staging = self._place(nbytes, usage, wanted)
+                buffer.staging = self._place(nbytes, usage, wanted)
             except BaseException:
-                self.free(made)
+                self.free(buffer)
                 raise
-        return made
+        return buffer
 
     def _place(self, nbytes: int, usage: Usage, wanted: tuple[int, ...] = ()) -> VulkanBuffer:
         """Make a buffer: the device's own, or with `wanted` one for staging copies."""
@@ -219,16 +219,16 @@ class Pool:
         except BaseException:
             queue.destroy("Buffer", handle)
             raise
-        made = VulkanBuffer(nbytes, usage, handle, block, offset, size)
+        buffer = VulkanBuffer(nbytes, usage, handle, block, offset, size)
         try:
             result = api.lib.vkBindBufferMemory(queue.device, handle, block.memory, offset)
             queue.check(result, "vkBindBufferMemory")
         except BaseException:
-            self.free(made)
+            self.free(buffer)
             raise
         if block.host is not None and not chosen.needs_staging:
-            made.host = block.host + offset
-        return made
+            buffer.host = block.host + offset
+        return buffer
 
     def _take(self, index: int, nbytes: int, alignment: int) -> tuple[Block, int, int]:
         flags = self._physical.memory_types[index].flags
@@ -271,9 +271,9 @@ class Pool:
                 api.lib.vkFreeMemory(queue.device, memory[0], api.ffi.NULL)
                 queue.check(result, "vkMapMemory")
             host = api.ffi.cast("char *", place[0])
-        made = Block(memory[0], index, FreeList(size), host, bool(flags & c.HOST_COHERENT))
-        self.blocks.append(made)
-        return made
+        block = Block(memory[0], index, FreeList(size), host, bool(flags & c.HOST_COHERENT))
+        self.blocks.append(block)
+        return block
 
     # --- host and device ------------------------------------------------------------------------
     def write(self, buffer: VulkanBuffer, data: memoryview, offset: int) -> None:
@@ -334,7 +334,7 @@ class Pool:
 
     def trim(self) -> None:
         """Give blocks that hold nothing back to the driver."""
-        for block in [one for one in self.blocks if one.free.is_empty]:
+        for block in [known for known in self.blocks if known.free.is_empty]:
             self.blocks.remove(block)
             self._api.lib.vkFreeMemory(self._queue.device, block.memory, self._api.ffi.NULL)
 

@@ -81,11 +81,11 @@ class Instance:
     def _offered(self) -> set[str]:
         call = self.api.lib.vkEnumerateInstanceExtensionProperties
         try:
-            found = self.api.listing("VkExtensionProperties", call, self.api.ffi.NULL)
+            offered = self.api.listing("VkExtensionProperties", call, self.api.ffi.NULL)
         except DeviceError as error:  # a broken driver: vkCreateInstance will say so properly
             log.debug("listing instance extensions: %s", error)
             return set()
-        return {self.api.text(item.extensionName) for item in found}
+        return {self.api.text(item.extensionName) for item in offered}
 
     def _try(self, extensions: list[str]) -> int:
         api = self.api
@@ -103,10 +103,10 @@ class Instance:
             enabledExtensionCount=len(extensions),
             ppEnabledExtensionNames=api.strings(extensions),
         )
-        made = api.ffi.new("VkInstance *")
-        result: int = api.lib.vkCreateInstance(info, api.ffi.NULL, made)
+        handle = api.ffi.new("VkInstance *")
+        result: int = api.lib.vkCreateInstance(info, api.ffi.NULL, handle)
         if result == c.SUCCESS:
-            self.handle = made[0]
+            self.handle = handle[0]
         return result
 
     def devices(self) -> list[Physical]:
@@ -119,9 +119,9 @@ class Instance:
         result = call(self.handle, count, self.api.ffi.NULL)
         # Loaders answer with an error where no driver found its hardware.
         if result not in (c.INITIALIZATION_FAILED, c.INCOMPATIBLE_DRIVER) and (
-            found := list(self.api.listing("VkPhysicalDevice", call, self.handle))
+            handles := list(self.api.listing("VkPhysicalDevice", call, self.handle))
         ):
-            return [describe(self, handle) for handle in found]
+            return [describe(self, handle) for handle in handles]
         raise BackendUnavailableError(
             "The Vulkan driver loads but offers no device.",
             asked_by=self.candidate.key,
@@ -230,7 +230,7 @@ def _memory(
     if 0 < kinds <= len(table.memoryTypes) and 0 < homes <= len(table.memoryHeaps):
         types = [MemoryType(t.propertyFlags, t.heapIndex) for t in table.memoryTypes[0:kinds]]
         heaps = [MemoryHeap(h.size, h.flags) for h in table.memoryHeaps[0:homes]]
-        if all(one.heap < homes for one in types):
+        if all(type_.heap < homes for type_ in types):
             return tuple(types), tuple(heaps)
     raise DriverError(
         "The Vulkan driver describes its memory wrongly.",
@@ -244,8 +244,8 @@ class _Reader:
         self.api = instance.api
         self.handle = handle
         call = self.api.lib.vkEnumerateDeviceExtensionProperties
-        found = self.api.listing("VkExtensionProperties", call, handle, self.api.ffi.NULL)
-        self.extensions = frozenset(self.api.text(item.extensionName) for item in found)
+        offered = self.api.listing("VkExtensionProperties", call, handle, self.api.ffi.NULL)
+        self.extensions = frozenset(self.api.text(item.extensionName) for item in offered)
         self.properties = self.api.ffi.new("VkPhysicalDeviceProperties *")
         self.api.lib.vkGetPhysicalDeviceProperties(handle, self.properties)
         self.version = min(c.version_pair(self.properties.apiVersion), instance.version)
@@ -261,9 +261,9 @@ class _Reader:
         known = self.version >= version or extension in self.extensions
         if self.version < (1, 1) or not known or call is None:
             return None
-        made = self.api.make(f"VkPhysicalDevice{name}")
-        call(self.handle, self.api.make(f"VkPhysicalDevice{what}2", pNext=made))
-        return made
+        answer = self.api.make(f"VkPhysicalDevice{name}")
+        call(self.handle, self.api.make(f"VkPhysicalDevice{what}2", pNext=answer))
+        return answer
 
     def identity(self) -> Identity:
         p = self.properties

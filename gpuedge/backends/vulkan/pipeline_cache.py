@@ -87,8 +87,8 @@ class PipelineCache:
         self._is_off = is_off
         self._unsaved = 0
         self.is_trial = False
-        found = None if is_off else self._load()
-        self.handle: Any = self._create(found) if found else None
+        saved = None if is_off else self._load()
+        self.handle: Any = self._create(saved) if saved else None
         if self.handle is None:
             self._end_trial("")  # the driver refused the data
             self.handle = (None if is_off else self._create(b"")) or self._api.ffi.NULL
@@ -137,9 +137,9 @@ class PipelineCache:
         api = self._api
         start = api.ffi.new("char[]", data) if data else api.ffi.NULL
         info = api.make("VkPipelineCacheCreateInfo", initialDataSize=len(data), pInitialData=start)
-        made = api.ffi.new("VkPipelineCache *")
-        result = api.lib.vkCreatePipelineCache(self._queue.device, info, api.ffi.NULL, made)
-        return made[0] if result == c.SUCCESS else None
+        handle = api.ffi.new("VkPipelineCache *")
+        result = api.lib.vkCreatePipelineCache(self._queue.device, info, api.ffi.NULL, handle)
+        return handle[0] if result == c.SUCCESS else None
 
     def added(self) -> None:
         """Note one new pipeline."""

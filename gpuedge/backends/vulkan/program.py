@@ -58,9 +58,9 @@ class Programs:
         if key not in self._layouts:
             self._layouts[key] = self._layout(*key)
         layout = self._layouts[key]
-        made = VulkanProgram(blob, self._pipeline(blob, blob.values(specs), layout), layout)
+        program = VulkanProgram(blob, self._pipeline(blob, blob.values(specs), layout), layout)
         self.cache.added()
-        return made
+        return program
 
     def _layout(self, storages: tuple[str, ...], push_bytes: int) -> Layout:
         api, queue = self._api, self._queue
@@ -75,21 +75,23 @@ class Programs:
             for i, storage in enumerate(storages)
         ]
         table = api.array("VkDescriptorSetLayoutBinding", bindings)
-        made = queue.create("DescriptorSetLayout", bindingCount=len(storages), pBindings=table)
+        set_layout = queue.create(
+            "DescriptorSetLayout", bindingCount=len(storages), pBindings=table
+        )
         try:
             pipeline_layout = queue.create(
                 "PipelineLayout",
                 setLayoutCount=1,
-                pSetLayouts=api.array("VkDescriptorSetLayout", [made]),
+                pSetLayouts=api.array("VkDescriptorSetLayout", [set_layout]),
                 pushConstantRangeCount=1 if push_bytes else 0,
                 pPushConstantRanges=api.make(
                     "VkPushConstantRange", stageFlags=c.SHADER_STAGE_COMPUTE, size=push_bytes
                 ),
             )
         except BaseException:
-            queue.destroy("DescriptorSetLayout", made)
+            queue.destroy("DescriptorSetLayout", set_layout)
             raise
-        return Layout(storages, made, pipeline_layout)
+        return Layout(storages, set_layout, pipeline_layout)
 
     def _pipeline(self, blob: KernelBlob, values: tuple[Number, ...], layout: Layout) -> Any:
         api, queue = self._api, self._queue
@@ -111,13 +113,13 @@ class Programs:
                 layout=layout.pipeline_layout,
                 basePipelineIndex=-1,
             )
-            made = api.ffi.new("VkPipeline *")
+            handle = api.ffi.new("VkPipeline *")
             result = api.lib.vkCreateComputePipelines(
-                queue.device, self.cache.handle, 1, info, api.ffi.NULL, made
+                queue.device, self.cache.handle, 1, info, api.ffi.NULL, handle
             )
             del stage
             queue.check(result, "vkCreateComputePipelines")
-            return made[0]
+            return handle[0]
         finally:
             queue.destroy("ShaderModule", module)
 

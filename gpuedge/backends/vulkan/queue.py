@@ -58,11 +58,11 @@ class Queue:
     def create(self, kind: str, **fields: Any) -> Any:
         """Return a new object such as a ``Fence``, made by ``vkCreateFence``."""
         api = self.api
-        made = api.ffi.new(f"Vk{kind} *")
+        handle = api.ffi.new(f"Vk{kind} *")
         info = api.make(f"Vk{kind}CreateInfo", **fields)
-        result = getattr(api.lib, f"vkCreate{kind}")(self.device, info, api.ffi.NULL, made)
+        result = getattr(api.lib, f"vkCreate{kind}")(self.device, info, api.ffi.NULL, handle)
         self.check(result, f"vkCreate{kind}")
-        return made[0]
+        return handle[0]
 
     def destroy(self, kind: str, handle: Any) -> None:
         """Destroy what `create` returned."""

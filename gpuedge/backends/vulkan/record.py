@@ -76,10 +76,10 @@ class Recorder:
     def _record(
         self, before: Iterable[Copy], dispatches: Sequence[Dispatch], after: Iterable[Copy]
     ) -> VulkanRecording:
-        made = VulkanRecording()
+        recording = VulkanRecording()
         try:
-            sets = self._sets(made, dispatches)
-            commands = made.commands = self._begin()
+            sets = self._sets(recording, dispatches)
+            commands = recording.commands = self._begin()
             # Work submitted before this (an upload, the previous replay) must be done with the
             # buffers it shares with this one: one queue, but submissions overlap without it.
             self._barrier(commands, _ANYTHING)
@@ -93,24 +93,24 @@ class Recorder:
             self._barrier(commands, _HOST)
             self._queue.check(self._api.lib.vkEndCommandBuffer(commands), "vkEndCommandBuffer")
             buffers = self._api.array("VkCommandBuffer", [commands])
-            made.submit_info = self._api.make(
+            recording.submit_info = self._api.make(
                 "VkSubmitInfo", commandBufferCount=1, pCommandBuffers=buffers
             )
         except BaseException:
-            self.release(made)
+            self.release(recording)
             raise
-        return made
+        return recording
 
     def _begin(self) -> Any:
         api, queue = self._api, self._queue
         info = api.make("VkCommandBufferAllocateInfo", commandPool=self._pool, commandBufferCount=1)
-        made = api.ffi.new("VkCommandBuffer *")
-        result = api.lib.vkAllocateCommandBuffers(queue.device, info, made)
+        handle = api.ffi.new("VkCommandBuffer *")
+        result = api.lib.vkAllocateCommandBuffers(queue.device, info, handle)
         queue.check(result, "vkAllocateCommandBuffers")
         # Simultaneous use: after a time-out the caller may submit again while the old run lives.
         begin = api.make("VkCommandBufferBeginInfo", flags=c.COMMAND_BUFFER_SIMULTANEOUS)
-        queue.check(api.lib.vkBeginCommandBuffer(made[0], begin), "vkBeginCommandBuffer")
-        return made[0]
+        queue.check(api.lib.vkBeginCommandBuffer(handle[0], begin), "vkBeginCommandBuffer")
+        return handle[0]
 
     def _barrier(self, commands: Any, kind: tuple[int, int, int, int]) -> None:
         stages, writes, then_stages, then_access = kind
@@ -137,9 +137,9 @@ class Recorder:
             if program.pipeline is not bound:
                 lib.vkCmdBindPipeline(commands, c.BIND_POINT_COMPUTE, program.pipeline)
                 bound = program.pipeline
-            one = api.array("VkDescriptorSet", [sets[index]])
+            set_ = api.array("VkDescriptorSet", [sets[index]])
             lib.vkCmdBindDescriptorSets(
-                commands, c.BIND_POINT_COMPUTE, layout, 0, 1, one, 0, api.ffi.NULL
+                commands, c.BIND_POINT_COMPUTE, layout, 0, 1, set_, 0, api.ffi.NULL
             )
             if dispatch.push:
                 stage = c.SHADER_STAGE_COMPUTE
@@ -147,7 +147,7 @@ class Recorder:
                 lib.vkCmdPushConstants(commands, layout, stage, 0, len(dispatch.push), data)
             lib.vkCmdDispatch(commands, *dispatch.groups)
 
-    def _sets(self, made: VulkanRecording, dispatches: Sequence[Dispatch]) -> list[Any]:
+    def _sets(self, recording: VulkanRecording, dispatches: Sequence[Dispatch]) -> list[Any]:
         """Return a descriptor set per dispatch; equal ones are shared.
 
         Each recording has a pool of exactly the right size, so releasing one frees everything and
@@ -163,11 +163,11 @@ class Recorder:
             self._api.make("VkDescriptorPoolSize", type=kind, descriptorCount=count)
             for kind, count in (counts or {c.DESCRIPTOR_STORAGE_BUFFER: 1}).items()
         ]
-        made.descriptor_pool = self._queue.create(
+        recording.descriptor_pool = self._queue.create(
             "DescriptorPool", maxSets=len(distinct), poolSizeCount=len(sizes),
             pPoolSizes=self._api.array("VkDescriptorPoolSize", sizes),
         )  # fmt: skip
-        sets = {key: self._set(made, one) for key, one in distinct.items()}
+        sets = {key: self._set(recording, one) for key, one in distinct.items()}
         return [sets[key] for key in keys]
 
     def _set(self, recording: VulkanRecording, dispatch: Dispatch) -> Any:
@@ -214,8 +214,8 @@ class Recorder:
     def release(self, recording: VulkanRecording) -> None:
         """Free a recording that is not in flight."""
         if recording.commands is not None:
-            one = self._api.array("VkCommandBuffer", [recording.commands])
-            self._api.lib.vkFreeCommandBuffers(self._queue.device, self._pool, 1, one)
+            commands = self._api.array("VkCommandBuffer", [recording.commands])
+            self._api.lib.vkFreeCommandBuffers(self._queue.device, self._pool, 1, commands)
         if recording.descriptor_pool is not None:
             self._queue.destroy("DescriptorPool", recording.descriptor_pool)
         for view in recording.views.values():

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 from gpuedge.backends import common
 from gpuedge.core.errors import DeviceError, DriverError
-from gpuedge.core.storage import COPIED_AS, HALF_TEXTURE, KINDS, TEXTURE
+from gpuedge.core.storage import BUFFER, COPIED_AS, HALF_BUFFER, KINDS, LOADED_AS
 
 MAP_READ, MAP_WRITE, COPY_SRC, COPY_DST = 0x1, 0x2, 0x4, 0x8
 """WGPUBufferUsage; the first two are also the WGPUMapMode."""
 UNIFORM, STORAGE = 0x40, 0x80
 SHADER_STAGE_COMPUTE = 0x4
 BINDING_UNIFORM, BINDING_STORAGE, BINDING_READ_ONLY = 2, 3, 4
-TEXTURE_COPY_DST, TEXTURE_BINDING = 0x2, 0x4
+TEXTURE_COPY_DST, TEXTURE_BINDING, STORAGE_BINDING = 0x2, 0x4, 0x8
 """WGPUTextureUsage."""
 UNFILTERABLE_FLOAT = 3
 """WGPUTextureSampleType: what all devices have of 32-bit floats."""
+ACCESS_READ_ONLY = 3  # WGPUStorageTextureAccess_ReadOnly
 DIMENSION_2D = 2  # WGPUTextureDimension_2D, WGPUTextureViewDimension_2D
-TEXTURE_FORMATS = {TEXTURE: 0x29, HALF_TEXTURE: 0x28}
-"""WGPUTextureFormat, RGBA32Float and RGBA16Float, by storage kind."""
-TEXEL_BYTES = {copy: KINDS[kind].buffer_bytes for kind, copy in COPIED_AS.items()}
+_FORMATS = {BUFFER: 0x29, HALF_BUFFER: 0x28}  # RGBA32Float and RGBA16Float
+_COPIES = (*COPIED_AS.items(), *LOADED_AS.items())
+TEXTURE_FORMATS = {copy: _FORMATS[kind] for kind, copy in _COPIES}
+"""WGPUTextureFormat by storage kind."""
+TEXEL_BYTES = {copy: KINDS[kind].buffer_bytes for kind, copy in _COPIES}
 CALLBACK_ALLOW_SPONTANEOUS = 3
 
 INSTANCE_EXTRAS = 0x00030004  # WGPUSType_InstanceExtras
 SHADER_F16 = 0xB  # WGPUFeatureName_ShaderF16
+SUBGROUPS = 0x00030021  # WGPUNativeFeature_Subgroup
 SOURCE_WGSL = "WGPUSType_ShaderSourceWGSL"
 CHECK_BOUNDS = 0x1  # WGPUShaderRuntimeChecks_BoundsChecks
 INSTANCE_BACKENDS = {"vulkan": 1, "gl": 2, "metal": 4, "dx12": 8}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from dataclasses import replace
+from typing import Any, Final
 
 from gpuedge.backends import common
-from gpuedge.backends.base import DeviceInfo
+from gpuedge.backends.base import Binding, DeviceInfo, Dispatch, Usage
 from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.memory import Memory
@@ -13,7 +15,20 @@ from gpuedge.backends.wgpu.physical import Adapter, Instance
 from gpuedge.backends.wgpu.program import Programs
 from gpuedge.backends.wgpu.queue import Queue
 from gpuedge.backends.wgpu.record import Recorder
-from gpuedge.core.errors import BackendUnavailableError
+from gpuedge.core.errors import BackendUnavailableError, DriverError
+from gpuedge.core.kernel import KernelBlob, TensorArg
+
+_SIZE: Final = KernelBlob(
+    name="subgroup size", dialect="wgsl", entry="main", specs=(), push=(), push_bytes=0, digest="",
+    tensors=(TensorArg("o", "write", 0),),
+    code=b"""
+@group(0) @binding(0) var<storage, read_write> o: array<u32>;
+@compute @workgroup_size(64)
+fn main(@builtin(local_invocation_index) i: u32, @builtin(subgroup_size) size: u32) {
+    if (i == 0u) { o[0] = size; }
+}
+""",
+)  # fmt: skip
 
 
 def open_device(info: DeviceInfo) -> OpenDevice:
@@ -38,7 +53,10 @@ def open_device(info: DeviceInfo) -> OpenDevice:
         memory = Memory(queue, adapter.caps.max_allocation_bytes or 0)
         programs, recorder = Programs(queue), Recorder(queue, adapter.uniform_alignment)
         parts.append(programs)
-        return OpenDevice(info, adapter.caps, (queue, memory, programs, recorder), destroy)
+        caps = adapter.caps
+        if adapter.has_subgroups:
+            caps = replace(caps, subgroup_lanes=_lanes(queue, memory, programs, recorder))
+        return OpenDevice(info, caps, (queue, memory, programs, recorder), destroy)
     except BaseException:
         destroy()
         raise
@@ -47,8 +65,11 @@ def open_device(info: DeviceInfo) -> OpenDevice:
 def _request(instance: Instance, adapter: Adapter, queue: Queue, *, has_half: bool) -> Any:
     """Open the adapter with all that it offers; the answer comes within the call."""
     api = instance.api
-    features = api.empty("WGPUFeatureName", 1)
-    features[0] = c.SHADER_F16
+    wanted = [c.SHADER_F16] if has_half else []
+    wanted += [c.SUBGROUPS] if adapter.has_subgroups else []
+    features = api.empty("WGPUFeatureName", len(wanted))
+    for i, feature in enumerate(wanted):
+        features[i] = feature
     answers: list[tuple[int, Any, str]] = []
 
     def answered(status: int, device: Any, message: Any, _: Any, __: Any) -> None:
@@ -59,7 +80,7 @@ def _request(instance: Instance, adapter: Adapter, queue: Queue, *, has_half: bo
     then = api.make("WGPURequestDeviceCallbackInfo", mode=mode, callback=callback)
     about = api.make(
         "WGPUDeviceDescriptor",
-        requiredFeatureCount=int(has_half),
+        requiredFeatureCount=len(wanted),
         requiredFeatures=features,
         requiredLimits=adapter.limits,
         deviceLostCallbackInfo=api.make(
@@ -82,3 +103,24 @@ def _request(instance: Instance, adapter: Adapter, queue: Queue, *, has_half: bo
             reason="out-of-memory" if is_full else "open-failed",
         )
     return device
+
+
+def _lanes(queue: Queue, memory: Memory, programs: Programs, recorder: Recorder) -> int:
+    """Ask a kernel how large subgroups are, which wgpu-native does not report; 0 if it is refused.
+
+    Raises DeviceError.
+    """
+    try:
+        program = programs.build(_SIZE, {})
+    except DriverError:
+        return 0
+    buffer = memory.alloc(4, Usage.OUTPUT)
+    work = Dispatch(program, (Binding(buffer, 0, 4),), b"", (1, 1, 1))
+    recording = recorder.record([work], [], [buffer])
+    queue.wait(recorder.submit(recording), common.COPY_TIMEOUT_S)
+    found = bytearray(4)
+    memory.read(buffer, memoryview(found), 0)
+    recorder.release(recording)
+    programs.release(program)
+    memory.free(buffer)
+    return int.from_bytes(found, sys.byteorder)

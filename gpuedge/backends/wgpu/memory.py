@@ -13,7 +13,7 @@ from gpuedge.backends import common
 from gpuedge.backends.base import FLOAT32, Storage, Usage
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
-from gpuedge.core.storage import TEXTURE_ROW
+from gpuedge.core.storage import IMAGE_KINDS, TEXTURE_ROW
 
 STAGED_INPUT = 1 << 18
 """Inputs of this size and more are staged here; smaller ones go through the queue."""
@@ -114,9 +114,10 @@ class TextureCopy:
     def __init__(self, queue: Queue, kind: str, nbytes: int) -> None:
         self._queue, self._api = queue, queue.api
         self._unit = c.TEXEL_BYTES[kind]
+        read = c.STORAGE_BINDING if kind in IMAGE_KINDS else c.TEXTURE_BINDING
         about = self._api.make(
             "WGPUTextureDescriptor",
-            usage=c.TEXTURE_COPY_DST | c.TEXTURE_BINDING,
+            usage=c.TEXTURE_COPY_DST | read,
             dimension=c.DIMENSION_2D,
             format=c.TEXTURE_FORMATS[kind],
             mipLevelCount=1,

@@ -31,6 +31,7 @@ class Adapter(common.Found):
 
     limits: Any
     uniform_alignment: int
+    has_subgroups: bool
 
 
 class Instance:
@@ -117,10 +118,12 @@ def describe(api: Api, handle: Any) -> Adapter:
         backend=c.BACKEND_TYPES.get(about.backendType),
     )
     kind, has_half = int(about.adapterType), api.lib.wgpuAdapterHasFeature(handle, c.SHADER_F16)
+    # On other kinds of device subgroups may be larger in one pipeline than in the next.
+    has_subgroups = kind == c.TYPE_CPU and bool(api.lib.wgpuAdapterHasFeature(handle, c.SUBGROUPS))
     api.lib.wgpuAdapterInfoFreeMembers(about[0])
     alignment = int(limits.minUniformBufferOffsetAlignment)
     caps = _caps(limits, kind, has_half=bool(has_half))
-    return Adapter(handle, identity, caps, limits, alignment)
+    return Adapter(handle, identity, caps, limits, alignment, has_subgroups)
 
 
 def _caps(limits: Any, kind: int, *, has_half: bool) -> Caps:
@@ -129,7 +132,8 @@ def _caps(limits: Any, kind: int, *, has_half: bool) -> Caps:
     groups = int(limits.maxComputeWorkgroupsPerDimension)
     largest = int(limits.maxBufferSize)
     side = int(limits.maxTextureDimension2D)
-    copies = limits.maxSampledTexturesPerShaderStage if side >= TEXTURE_ROW else 0
+    textures = limits.maxSampledTexturesPerShaderStage, limits.maxStorageTexturesPerShaderStage
+    copies = min(textures) if side >= TEXTURE_ROW else 0
     return Caps(
         level="wgpu",
         dialect="wgsl",

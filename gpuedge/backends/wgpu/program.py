@@ -9,12 +9,10 @@ from typing import Any
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
 from gpuedge.core.kernel import KernelBlob, Number, TensorArg
-from gpuedge.core.storage import TEXTURE_KINDS
+from gpuedge.core.storage import IMAGE_KINDS, TEXTURE_KINDS
 
 PUSH_UNIT = 16
 """The block of extents is a uniform structure, whose size is a multiple of this (WGSL)."""
-_TEXTURE = 0
-"""What a layout is told of a texture; buffers have a WGPUBufferBindingType, none of which is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +33,10 @@ class WgpuProgram:
     layout: Layout
 
 
-def _kind(arg: TensorArg) -> int:
+def _kind(arg: TensorArg) -> int | str:
+    """Return the storage kind of a copy in a texture, or a WGPUBufferBindingType."""
     if arg.storage in TEXTURE_KINDS:
-        return _TEXTURE
+        return arg.storage
     return c.BINDING_READ_ONLY if arg.access == "read" else c.BINDING_STORAGE
 
 
@@ -47,7 +46,7 @@ class Programs:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._api = queue.api
-        self._layouts: dict[tuple[tuple[int, ...], int], Layout] = {}
+        self._layouts: dict[tuple[tuple[int | str, ...], int], Layout] = {}
 
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> WgpuProgram:
         """Compile a kernel. Raises DriverError."""
@@ -61,14 +60,18 @@ class Programs:
             self._layouts[key] = self._new_layout(*key)
         return self._layouts[key]
 
-    def _new_layout(self, kinds: tuple[int, ...], push_bytes: int) -> Layout:
+    def _new_layout(self, kinds: tuple[int | str, ...], push_bytes: int) -> Layout:
         api, queue = self._api, self._queue
         entries = []
         for binding, kind in enumerate([*kinds, *([c.BINDING_UNIFORM] if push_bytes else [])]):
             entry = api.make(
                 "WGPUBindGroupLayoutEntry", binding=binding, visibility=c.SHADER_STAGE_COMPUTE
             )
-            if kind == _TEXTURE:
+            if kind in IMAGE_KINDS:
+                entry.storageTexture.access = c.ACCESS_READ_ONLY
+                entry.storageTexture.format = c.TEXTURE_FORMATS[kind]
+                entry.storageTexture.viewDimension = c.DIMENSION_2D
+            elif kind in TEXTURE_KINDS:
                 entry.texture.sampleType = c.UNFILTERABLE_FLOAT
                 entry.texture.viewDimension = c.DIMENSION_2D
             else:

@@ -60,7 +60,7 @@ class NameRow:
             return True, self.model
         starts = (p for p in self.name.prefix if name.startswith(p))
         digits = (re.match("[0-9]+", name[len(p) :]) for p in starts)
-        numbers = (int(found[0]) for found in digits if found)
+        numbers = (int(digits_found[0]) for digits_found in digits if digits_found)
         number = next((n for n in numbers if n in self.models), None)
         return number is not None, number
 

@@ -71,9 +71,9 @@ class NameRules:
     def peel(self, name: str) -> list[Layer]:
         """Return the layers round a name, the outermost first."""
         name = name[:MAX_NAME].strip()
-        found: list[Layer] = []
+        layers: list[Layer] = []
         starts = _starts(self.layers)
-        while len(found) < MAX_LAYERS and (low := name.casefold()).startswith(starts):
+        while len(layers) < MAX_LAYERS and (low := name.casefold()).startswith(starts):
             alike = (
                 x for x, start in zip(self.layers, starts, strict=True) if low.startswith(start)
             )
@@ -84,9 +84,9 @@ class NameRules:
             told = {key: (text or "").strip() for key, text in match.groupdict().items()}
             driver = "".join(text for key, text in told.items() if key.startswith("driver"))
             number, vulkan = told.get("number", ""), told.get("vulkan", "")
-            found.append(Layer(kind, told["device"], number, vulkan, driver))
+            layers.append(Layer(kind, told["device"], number, vulkan, driver))
             name = told["device"]
-        return found
+        return layers
 
     def beneath(self, name: str) -> str:
         """Return the name of the device under all layers, in its own spelling.

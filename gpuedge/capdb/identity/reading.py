@@ -205,7 +205,7 @@ class Reading:
         if "emulator" in (self.layers or ()):
             asked["emulator-host"] = texts.unplain(self.gl_texts)
         asked["win-wddm"] = [*filter(self._is_wddm, every), *drivers]
-        pairs = ((name, texts.version(name, found)) for name, found in asked.items())
+        pairs = ((name, texts.version(name, text)) for name, text in asked.items())
         known = self.by_gl | {name: version for name, version in pairs if version is not None}
         if "win-wddm" in known and self.vendor == "intel":
             # Intel counts in the last two parts under every API

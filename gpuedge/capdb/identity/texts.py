@@ -192,15 +192,15 @@ def spaced(name: str) -> str:
 
 def inner_vendor(vendor: str) -> str:
     """Return whom ``Google Inc. (NVIDIA)`` speaks of."""
-    found = re.search(r"\(([^()]+)\)", vendor)
-    return found[1] if found and vendor.casefold().startswith("google") else vendor
+    inner = re.search(r"\(([^()]+)\)", vendor)
+    return inner[1] if inner and vendor.casefold().startswith("google") else vendor
 
 
 def gl_versions(texts: Iterable[str]) -> dict[str, Version]:
     """Return the versions that texts such as ``GL_VERSION`` hold, by scheme."""
     marked = unplain(texts)
-    found = {scheme: version(scheme, marked) for scheme in ("gl-es", *GL_SCHEMES)}
-    return {scheme: v for scheme, v in found.items() if v is not None}
+    versions = {scheme: version(scheme, marked) for scheme in ("gl-es", *GL_SCHEMES)}
+    return {scheme: v for scheme, v in versions.items() if v is not None}
 
 
 def unplain(texts: Iterable[str]) -> list[str]:
@@ -215,8 +215,8 @@ def version(scheme: str, texts: Iterable[object]) -> Version | None:
 
 def named_driver(driver: str) -> tuple[str, str | None]:
     """Split ``Intel open-source Mesa driver-20.0.8`` into the driver's name and its version."""
-    found = re.fullmatch(r"(.+?)[- ](\d[\d.]*)", driver, re.ASCII)
-    return (found[1], found[2]) if found else (driver, None)
+    match = re.fullmatch(r"(.+?)[- ](\d[\d.]*)", driver, re.ASCII)
+    return (match[1], match[2]) if match else (driver, None)
 
 
 def builds(texts: Iterable[str]) -> frozenset[str]:
@@ -228,7 +228,7 @@ def builds(texts: Iterable[str]) -> frozenset[str]:
 def built(texts: Iterable[str]) -> str | None:
     """Return the date of the build, ``Date:08/25/22`` in a driver's text, as an ISO date."""
     form = r"\bDate: *(\d\d/\d\d/(?:\d\d)?\d\d)(?!\d)"
-    dates = (day(found[1]) for t in texts if (found := re.search(form, t, _FLAGS)))
+    dates = (day(match[1]) for t in texts if (match := re.search(form, t, _FLAGS)))
     return next((d for d in dates if d is not None), None)
 
 
@@ -237,8 +237,8 @@ def day(value: object) -> str | None:
     if not isinstance(value, str):
         return None
     value = value.strip()
-    if found := re.fullmatch(r"(\d\d)/(\d\d)/(\d\d)?(\d\d)", value, re.ASCII):
-        value = f"{found[3] or 20}{found[4]}-{found[1]}-{found[2]}"
+    if match := re.fullmatch(r"(\d\d)/(\d\d)/(\d\d)?(\d\d)", value, re.ASCII):
+        value = f"{match[3] or 20}{match[4]}-{match[1]}-{match[2]}"
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
         return None
     try:

@@ -49,8 +49,8 @@ def integer(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value if 0 <= value <= MAX_PART else None
     if isinstance(value, str) and _WHOLE.fullmatch(value):
-        found = int(value, 0 if value[:2].lower() == "0x" else 10)
-        return found if found <= MAX_PART else None
+        number = int(value, 0 if value[:2].lower() == "0x" else 10)
+        return number if number <= MAX_PART else None
     return None
 
 
@@ -135,9 +135,9 @@ class Scheme:
 
     def read(self, text: str) -> Version | None:
         """Return the version in a text."""
-        found = re.search(self.pattern, text, _FLAGS) if self.pattern else None
-        if found:
-            groups = (group for group in found.groups() if group)
+        match = re.search(self.pattern, text, _FLAGS) if self.pattern else None
+        if match:
+            groups = (group for group in match.groups() if group)
             parts = tuple(int(part) for group in groups for part in group.split("."))
         else:
             parts = dotted(text, self.least, self.most) or ()
