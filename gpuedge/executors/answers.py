@@ -3,7 +3,8 @@
 On x86 processors with AVX2 and no VNNI its products of uint8 by int8 add up pairs in 16 bits, which
 saturate (seen with 1.32.0). So every operator and pair of types is asked with extreme values, once
 per version and processor; the results are kept on disk (``answers.json``). What is right is
-computed here, in int64. What to do about a wrong one says `gpuedge.executors.products`.
+computed in int64, or by the oracle. What to do about a wrong one says
+`gpuedge.executors.products`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gpuedge.executors.products import FOREIGN, ByteProduct
 from gpuedge.graph.contrib import MICROSOFT
 from gpuedge.graph.ir import OPSET, Array, Graph, Node, type_of
 from gpuedge.graph.writer import to_bytes
+from gpuedge.oracle.layers import convolve
 from gpuedge.safety import machine, paths
 from gpuedge.safety.store import load_sealed, update_sealed
 
@@ -135,9 +137,10 @@ class _Builder:
         x[:, :, :3] = np.iinfo(self.product.first).max
         for name, shape in FILTERS.items():
             self.held[name] = _filters(self.product.second, shape)
-            group = IMAGE[1] // shape[1]
-            attrs = {"group": group, "pads": (shape[2] // 2,) * 4, "kernel_shape": shape[2:]}
-            self._add("x", name, attrs, _convolved(x, self.held[name], group))
+            group, pads = IMAGE[1] // shape[1], (shape[2] // 2,) * 4
+            attrs = {"group": group, "pads": pads, "kernel_shape": shape[2:]}
+            total = convolve(x, self.held[name], pads=pads, groups=group)
+            self._add("x", name, attrs, total)
 
     def case(self) -> CpuCase:
         """Return the case."""
@@ -180,17 +183,6 @@ def _filters(dtype: str, shape: tuple[int, ...]) -> Array:
     filters = _extremes(dtype, shape)
     filters[0], filters[1] = np.iinfo(dtype).max, np.iinfo(dtype).min
     return filters
-
-
-def _convolved(x: Array, w: Array, group: int) -> Array:
-    """Return a convolution in int64, padded so that the image keeps its size."""
-    pad = w.shape[2] // 2
-    padded = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], (2, 3))
-    inputs = np.split(windows, group, axis=1)
-    filters = np.split(w.astype(np.int64), group)
-    parts = [np.einsum("nchwij,mcij->nmhw", i, f) for i, f in zip(inputs, filters, strict=True)]
-    return np.concatenate(parts, axis=1)
 
 
 # --- asking and keeping --------------------------------------------------------------------------
