@@ -275,6 +275,7 @@ LEVELS = {
         VULKAN_MINIMUM, device_class="cpu-llvm", subgroup_lanes=8, has_fp16_arithmetic=True
     ),
     "gles30": FLOAT_TEXTURES,
+    "gles30 rasteriser": replace(FLOAT_TEXTURES, device_class="cpu-llvm"),
     "gles20": TEXTURES,
 }
 
