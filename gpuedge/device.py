@@ -48,8 +48,8 @@ class Device:
 
         The CPU is always ``inline``.
         """
-        found: str = getattr(self.executor, "isolation", INLINE)
-        return found
+        isolation: str = getattr(self.executor, "isolation", INLINE)
+        return isolation
 
     @property
     def identity(self) -> Identity | None:

@@ -127,12 +127,12 @@ class GpuEdgeRep(BackendRep):
                 )
             feeds = dict(zip(self._inputs, given, strict=True))
         try:
-            found = self._session.run(feeds)
+            results = self._session.run(feeds)
         except (UnsupportedOpError, NotFiniteError, InexactError) as error:
             _skip(error)
         # With open shapes the placement is only known now.
         self._check_strict()
-        return tuple(found[name] for name in self._outputs)
+        return tuple(results[name] for name in self._outputs)
 
 
 class GpuEdgeBackend(Backend):
@@ -229,7 +229,7 @@ class GpuEdgeBackend(Backend):
 
         rows: Iterable[Mapping[str, Any]] = gpuedge.probe().to_dict()["tried"]
         usable = [row["device"] for row in rows if row["status"] == "ok"]
-        return any(name in (found, found.split(":")[0]) for found in usable)
+        return any(name in (named, named.split(":")[0]) for named in usable)
 
 
 def _single(

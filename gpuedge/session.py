@@ -190,11 +190,11 @@ class Session:
                 server.check_open()
                 inputs = check_inputs(inputs, self._model)
                 shapes = shapes_of(inputs, self._compiler.parameters)
-            found = server.run(inputs, shapes, seconds)
+            results = server.run(inputs, shapes, seconds)
         except BaseException as error:
             let_go(error)
             raise
-        return found if names is None else [found[name] for name in names]
+        return results if names is None else [results[name] for name in names]
 
     @whole
     def run_async(
@@ -342,11 +342,11 @@ class Session:
         }
         summary["steps"] = [
             {
-                "nodes": list(one.row.nodes), "ops": list(one.row.ops), "device": one.row.device,
-                "kernel": one.row.kernel, "start_s": one.start_ns / 1e9, "seconds": one.ns / 1e9,
-                "nbytes": one.nbytes,
+                "nodes": list(time.row.nodes), "ops": list(time.row.ops), "device": time.row.device,
+                "kernel": time.row.kernel, "start_s": time.start_ns / 1e9, "seconds": time.ns / 1e9,
+                "nbytes": time.nbytes,
             }
-            for one in times
+            for time in times
         ]  # fmt: skip
         return summary
 

@@ -98,22 +98,22 @@ class SharedModel:
 
         def use(name: str, place: Binding) -> None:
             share = self._executor.impl.sharing.share  # type: ignore[attr-defined]
-            made, results[name] = share(place, self._made.get(name))
-            if made is not place.buffer:
-                self._made[name] = made
+            buffer, results[name] = share(place, self._made.get(name))
+            if buffer is not place.buffer:
+                self._made[name] = buffer
 
         self._executable.run_there(arrays, use)
         return results
 
     def _drop(self) -> None:
         executable, self._executable = self._executable, None
-        made, self._made = self._made, {}
+        buffers, self._made = self._made, {}
         if self._executor.closed:
             return
         if executable is not None:
             executable.close()
         with held, self._executor.lock:
-            for buffer in made.values():
+            for buffer in buffers.values():
                 self._executor.impl.free(buffer)
 
     def close(self) -> None:

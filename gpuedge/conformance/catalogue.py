@@ -121,15 +121,15 @@ DRAWN: dict[str, tuple[int, Draw, Sequence[str]]] = {
 
 
 def _large_convolution(rng: Rng) -> Case:
-    made = layers.draw_conv(rng, most=64, whole=True)
+    settings = layers.draw_conv(rng, most=64, whole=True)
     size = (pick(rng, (14, 19, 28, 33)), pick(rng, (14, 21, 28, 35)))
-    return conv(**{**made, "size": size, "n": 1})
+    return conv(**{**settings, "size": size, "n": 1})
 
 
 def _large_pool(kind: str) -> Draw:
     def draw(rng: Rng) -> Case:
-        made = shaping.draw_pool(rng, kind)
-        return pool(**{**made, "c": pick(rng, (16, 30)), "size": (28, 27), "n": 1})
+        settings = shaping.draw_pool(rng, kind)
+        return pool(**{**settings, "c": pick(rng, (16, 30)), "size": (28, 27), "n": 1})
 
     return draw
 
@@ -157,33 +157,35 @@ LARGE = (
 
 
 def _wide_convolution(rng: Rng) -> Case:
-    made = layers.draw_conv(rng, whole=True)
-    size = (made["size"][0], made["size"][1] + 3 + made["stride"][1] * 4)
-    groups = 1 if made["groups"] == made["c"] == made["m"] else made["groups"]
-    return conv(**{**made, "size": size, "groups": groups, "n": pick(rng, (1, 2))})
+    settings = layers.draw_conv(rng, whole=True)
+    size = (settings["size"][0], settings["size"][1] + 3 + settings["stride"][1] * 4)
+    groups = 1 if settings["groups"] == settings["c"] == settings["m"] else settings["groups"]
+    return conv(**{**settings, "size": size, "groups": groups, "n": pick(rng, (1, 2))})
 
 
 TALL = (*layers.LENGTHS[3:], 40)
 
 
 def _depthwise(rng: Rng) -> Case:
-    made = layers.draw_conv(rng, whole=True)
+    settings = layers.draw_conv(rng, whole=True)
     side, stride = pick(rng, ((3, 1), (3, 2), (5, 1)))
     c = pick(rng, (2, 3, 5, 8, 9))
     size = (pick(rng, (5, 6, 8)), pick(rng, (7, 9, 12)))
     chosen = {"c": c, "m": c, "groups": c, "k": (side, side), "stride": (stride, stride)}
-    return conv(**{**made, **chosen, "size": size, "dilation": (1, 1)})
+    return conv(**{**settings, **chosen, "size": size, "dilation": (1, 1)})
 
 
 def _back(rng: Rng) -> Case:
-    made = layers.draw_back(rng)
-    return conv(**{**made, "size": (made["size"][0], made["size"][1] + 4), "dilation": (1, 1)})
+    settings = layers.draw_back(rng)
+    return conv(
+        **{**settings, "size": (settings["size"][0], settings["size"][1] + 4), "dilation": (1, 1)}
+    )
 
 
 def _packed(c: int, size: tuple[int, int], m: int) -> Case:
     """Return a convolution whose input is packed."""
-    made = conv(c, size, m, (1, 1), n=2)
-    return replace(made, facts={**made.facts, "is_whole": int(size[0] * size[1] % 4 == 0)})
+    case = conv(c, size, m, (1, 1), n=2)
+    return replace(case, facts={**case.facts, "is_whole": int(size[0] * size[1] % 4 == 0)})
 
 
 MOVED = ((10, (4, 6), 12), (3, (5, 8), 4), (6, (5, 7), 8), (8, (2, 6), 5), (5, (3, 3), 6))
@@ -206,21 +208,21 @@ FORCED: dict[str, tuple[Sequence[Case], int, Draw]] = {
 
 def drawn(family: str, count: int, draw: Draw, kinds: Sequence[str] = NORMAL) -> list[Case]:
     """Return `count` different cases of a family, each from a generator of its own."""
-    found: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     number = 0
-    while len(found) < count:
-        made = draw(generator(f"{family} {number}"))
-        found.setdefault(made.text, replace(made, data=kinds[len(found) % len(kinds)]))
+    while len(cases) < count:
+        case = draw(generator(f"{family} {number}"))
+        cases.setdefault(case.text, replace(case, data=kinds[len(cases) % len(kinds)]))
         number += 1
-    return list(found.values())
+    return list(cases.values())
 
 
 def _plain(scale: int) -> Iterator[Case]:
     for cases, kinds, dtypes in LISTED:
         for dtype in dtypes:
-            yield from (replace(one, data=kind, dtype=dtype) for one in cases for kind in kinds)
+            yield from (replace(case, data=kind, dtype=dtype) for case in cases for kind in kinds)
     for cases, kinds in IN_TURN:
-        yield from (replace(one, data=kinds[i % len(kinds)]) for i, one in enumerate(cases))
+        yield from (replace(case, data=kinds[i % len(kinds)]) for i, case in enumerate(cases))
     for family, (count, draw, kinds) in DRAWN.items():
         yield from drawn(family, count * scale, draw, kinds)
 
@@ -229,14 +231,14 @@ def _variants(scale: int) -> Iterator[Case]:
     """Cases that one variant of an operation must serve, the others being ruled out."""
     for op, (listed, count, draw) in FORCED.items():
         cases = [*listed, *drawn(f"variants {op}", count * scale, draw)]
-        mine = [one for one in variants() if one.op == op]
-        for one in mine:
-            rivals = tuple(other.id for other in mine if other is not one)
+        mine = [variant for variant in variants() if variant.op == op]
+        for variant in mine:
+            rivals = tuple(other.id for other in mine if other is not variant)
             for i, case in enumerate(cases):
                 # whether its own conditions let it serve the shape on a device that has all
-                if all(low <= case.facts[n] <= high for n, (low, high) in one.when.items()):
+                if all(low <= case.facts[n] <= high for n, (low, high) in variant.when.items()):
                     data = "normal" if case.facts.get("tiles") else MIXED[i % 3]
-                    yield replace(case, data=data, variant=one.id, rivals=rivals)
+                    yield replace(case, data=data, variant=variant.id, rivals=rivals)
 
 
 def _stored(scale: int) -> Iterator[Case]:
@@ -252,7 +254,7 @@ def _stored(scale: int) -> Iterator[Case]:
         *(binary(op, (3, 5, 7), (5, 1)) for op in ("add", "mul", "maximum")),
         *map(network, ("residual", "separable", "perceptron", "classifier")),
     ]
-    return (replace(one, storage=storage) for storage in ("float16", "fixed16") for one in chosen)
+    return (replace(case, storage=storage) for storage in ("float16", "fixed16") for case in chosen)
 
 
 def _large() -> Iterator[Case]:
@@ -275,12 +277,12 @@ def everything(profile: str = "smoke") -> tuple[Case, ...]:
         )
     families = (_plain, _variants, _stored, nodes.cases, operators.cases)
     scales = (1,) if profile == "smoke" else (1, FULL)
-    found: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     for case in (one for scale in scales for family in families for one in family(scale)):
-        found.setdefault(case.id, case)
+        cases.setdefault(case.id, case)
     for case in _large() if profile == "full" else ():
-        found.setdefault(case.id, case)
-    return tuple(found.values())
+        cases.setdefault(case.id, case)
+    return tuple(cases.values())
 
 
 def shard_of(name: str, shards: int) -> int:

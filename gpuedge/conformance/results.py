@@ -56,8 +56,8 @@ class Results:
 
     def counts(self) -> dict[str, int]:
         """Return how many cases came to each status, and how many there are."""
-        found = Counter(row["status"] for row in self.rows.values())
-        return {"cases": len(self.rows), **{status: found[status] for status in STATUSES}}
+        by_status = Counter(row["status"] for row in self.rows.values())
+        return {"cases": len(self.rows), **{status: by_status[status] for status in STATUSES}}
 
     @property
     def is_good(self) -> bool:
@@ -109,19 +109,19 @@ def read(path: str) -> tuple[Results, int]:
         lines = read_start(path, MAX_BYTES).splitlines()
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}.", asked_by="--resume") from None
-    found = [_parsed(line) for line in lines]
-    rows = {row["id"]: row for row in found if row is not None and _is_row(row)}
-    header = found[0] if found else None
+    parsed = [_parsed(line) for line in lines]
+    rows = {row["id"]: row for row in parsed if row is not None and _is_row(row)}
+    header = parsed[0] if parsed else None
     if header is not None and header.get("schema") == SCHEMA:
-        return Results(header, rows), len(found) - 1 - len(rows)
-    if found and not rows:
+        return Results(header, rows), len(parsed) - 1 - len(rows)
+    if parsed and not rows:
         raise InputError(
             f"{path} is not a file of conformance results.",
             asked_by="--resume",
             known=f"its first line must be an object with the schema {SCHEMA!r}",
             hint="run without --resume",
         )
-    return Results({}), len(found)
+    return Results({}), len(parsed)
 
 
 def _parsed(line: bytes) -> Row | None:
@@ -142,7 +142,7 @@ def _is_row(body: Row) -> bool:
 
 def check_same(old: Results, header: Mapping[str, Any], path: str) -> None:
     """Raise InputError (GE-203) unless results belong to the run that is to go on."""
-    theirs, ours = (dict(flattened(one)) for one in (old.header, header))
+    theirs, ours = (dict(flattened(each)) for each in (old.header, header))
     names = {"device": "device", "profile": "profile", "versions.gpuedge": "version of gpuedge"}
     names |= {name: "identity" for name in {**theirs, **ours} if name.startswith("identity.")}
     for name, said in names.items():
@@ -211,19 +211,19 @@ def families(rows: Iterable[Row]) -> dict[str, Row]:
 
     The worst error is in units of the bound; cases that are to be exact have none.
     """
-    found: dict[str, Row] = {}
+    by_family: dict[str, Row] = {}
     for row in rows:
-        one = found.setdefault(
+        counts = by_family.setdefault(
             row["op"], {"passed": 0, "run": 0, "skipped": 0, "worst": None, "seconds": 0.0}
         )
         is_skipped = row["status"] == SKIPPED
-        one["skipped"] += is_skipped
-        one["run"] += not is_skipped
-        one["passed"] += row["status"] == PASSED
-        one["seconds"] = round(one["seconds"] + float(row.get("seconds", 0)), 4)
+        counts["skipped"] += is_skipped
+        counts["run"] += not is_skipped
+        counts["passed"] += row["status"] == PASSED
+        counts["seconds"] = round(counts["seconds"] + float(row.get("seconds", 0)), 4)
         if isinstance(row.get("worst"), float):
-            one["worst"] = max(one["worst"] or 0.0, row["worst"])
-    return dict(sorted(found.items()))
+            counts["worst"] = max(counts["worst"] or 0.0, row["worst"])
+    return dict(sorted(by_family.items()))
 
 
 def summary(results: Results, not_run: Sequence[str], notes: Sequence[str]) -> Row:

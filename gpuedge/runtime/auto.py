@@ -319,17 +319,17 @@ class ChosenDevice:
         """Find the routes to GPUs that may run the graph; in the background."""
         times, this = sorted(self._counts.times), self._compilation
         cpu_ns = times[len(times) // 2] if times else None
-        found = survey(this.model, self._request, this.pool, cpu_ns, pace.rest)
-        self._post(partial(self._take_survey, found))
+        routes = survey(this.model, self._request, this.pool, cpu_ns, pace.rest)
+        self._post(partial(self._take_survey, routes))
 
-    def _take_survey(self, found: Survey) -> None:
+    def _take_survey(self, routes: Survey) -> None:
         """Let a chooser begin that knows the routes."""
         if self.chooser.candidates:
             return
-        policy, past = self._request.policy, found.past
-        self.survey = found
+        policy, past = self._request.policy, routes.past
+        self.survey = routes
         chooser = Chooser(
-            found.candidates, policy, past_requests=past.requests, cpu_ns=past.cpu_ns
+            routes.candidates, policy, past_requests=past.requests, cpu_ns=past.cpu_ns
         )  # fmt: skip
         now = clock.now_ns()
         for ns in list(self._counts.times)[-RECENT:]:

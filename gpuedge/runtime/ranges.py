@@ -25,12 +25,12 @@ def measure(cases: Iterable[tuple[Graph, Mapping[str, Array]]], cpu: Executor) -
     They are ``(-inf, inf)`` for values that are not finite. Every value is an output while
     measuring, so that all of them are in memory at once.
     """
-    found: dict[str, Range] = {}
+    ranges: dict[str, Range] = {}
     for graph, feed in cases:
         values = all_values(graph, feed, cpu)
         floats = {n: range_of(a) for n, a in values.items() if a.dtype.name in FLOATS}
-        found = union(found, floats)
-    return found
+        ranges = union(ranges, floats)
+    return ranges
 
 
 def all_values(graph: Graph, feed: Mapping[str, Array], cpu: Executor) -> dict[str, Array]:
@@ -39,8 +39,8 @@ def all_values(graph: Graph, feed: Mapping[str, Array], cpu: Executor) -> dict[s
     Left out is what may be no tensor: results within the graph whose types are not known.
     """
     known = {*graph.types, *graph.outputs}
-    made = dict.fromkeys(o for node in graph.nodes for o in node.outputs if o in known)
-    executable = cpu.compile(replace(graph, outputs=tuple(made)))
+    names = dict.fromkeys(o for node in graph.nodes for o in node.outputs if o in known)
+    executable = cpu.compile(replace(graph, outputs=tuple(names)))
     inputs = {name: feed[name] for name in graph.inputs}
     try:
         return {**inputs, **executable.run(inputs)}
@@ -84,12 +84,12 @@ class Ranges:
     def widen(self, inputs: Mapping[str, Array]) -> None:
         """Measure with these inputs too; if the CPU cannot, nothing has bounds any more."""
         try:
-            found = measure([(self._graph, inputs)], self._cpu)
+            measured = measure([(self._graph, inputs)], self._cpu)
         except GpuEdgeError as error:
             log.warning("tensors are kept exactly: their bounds cannot be measured: %s", error.what)
             self.values = dict.fromkeys(self._graph.inputs, UNBOUNDED)
             return
-        self.values = union(self.values, found)
+        self.values = union(self.values, measured)
 
     def reset(self) -> None:
         """Forget all that did not come from calibration."""

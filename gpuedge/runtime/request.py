@@ -101,8 +101,8 @@ def check_progress(progress: Any) -> Progress | None:
             asked_by="progress=...",
             known="it is called with a stage, what is done of it and how much it is",
         )
-    made: Progress | None = progress
-    return made
+    checked: Progress | None = progress
+    return checked
 
 
 def check_policy(policy: Any) -> None:

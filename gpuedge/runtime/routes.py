@@ -150,25 +150,25 @@ def survey(
     report = pool.current()
     rest()
     database = next((r.database for r in report.tried if r.database), "")
-    found = Survey(request, database=database, again_ns=pool.again_ns)
-    made = _Surveyor(model, request, pool, cpu_ns, found)
+    result = Survey(request, database=database, again_ns=pool.again_ns)
+    surveyor = _Surveyor(model, request, pool, cpu_ns, result)
     for candidate, row in candidates_of(report):
-        found.candidates.append(made.looked_at(candidate, row))
+        result.candidates.append(surveyor.looked_at(candidate, row))
         rest()
-    return found
+    return result
 
 
 class _Surveyor:
     """Looks at one device after another."""
 
     def __init__(
-        self, model: BoundModel, request: Request, pool: Pool, cpu_ns: int | None, found: Survey
+        self, model: BoundModel, request: Request, pool: Pool, cpu_ns: int | None, survey: Survey
     ) -> None:
         self._model = model
         self._request = request
         self._kernel = pool.cpu().kernel
         self._cpu_ns = cpu_ns
-        self._found = found
+        self._survey = survey
 
     @property
     def _graph(self) -> Graph:
@@ -184,7 +184,7 @@ class _Surveyor:
             candidate = replace(candidate, note=not_half(policy, seen.caps, self._graph))
             if policy.max_memory_bytes is not None and not seen.refused:
                 plans = [seen.plan(segment, policy) for segment in seen.cut]
-                nbytes = sum(sum(seen.arranged(made).memory.values()) for made in plans)
+                nbytes = sum(sum(seen.arranged(planned).memory.values()) for planned in plans)
                 candidate = replace(candidate, memory_bytes=nbytes)
                 if candidate.ruled_out(policy):
                     return candidate
@@ -210,22 +210,22 @@ class _Surveyor:
             return replace(candidate, code="unsupported-op")
         chosen = [seen.cut[i] for i in taken]
         nodes_there = frozenset(id(n) for s in chosen for n in s.graph.nodes)
-        self._found.nodes[candidate.device] = nodes_there
+        self._survey.nodes[candidate.device] = nodes_there
         return self._routed(candidate, row, total_ns, seen.startup_ns(taken))
 
     def _routed(
         self, candidate: DeviceCandidate, row: ProbeRow, predicted: int, startup_ns: int
     ) -> DeviceCandidate:
         """Return a route, with what earlier launches measured."""
-        found, device = self._found, candidate.device
-        if found.history is None:
-            found.history = History()
+        survey, device = self._survey, candidate.device
+        if survey.history is None:
+            survey.history = History()
             policy = self._request.policy
             how = [policy.storage] if policy.rewrites else [policy.storage, "node by node"]
             how += [policy.arithmetic] if policy.arithmetic != "float32" else []
-            found.model = digest_of(self._graph, *how, self._kernel)
-            found.past = found.history.of(found.model)
-        nodes = found.nodes.get(device)
+            survey.model = digest_of(self._graph, *how, self._kernel)
+            survey.past = survey.history.of(survey.model)
+        nodes = survey.nodes.get(device)
         parts = "" if nodes is None else ",".join(
             label(n) for n in self._graph.nodes if id(n) in nodes
         )  # fmt: skip
@@ -234,10 +234,10 @@ class _Surveyor:
             facts["restrictions"] = dict(row.restrictions)  # they cost speed
         where = "" if self._request.isolation == INLINE else self._request.isolation
         key = device_key(device, facts, f"{self._kernel} {where} {parts}".rstrip())
-        found.keys[device] = key
-        other = found.history.residual(key, found.model)
+        survey.keys[device] = key
+        other = survey.history.residual(key, survey.model)
         predicted = max(round(predicted * math.exp(DEFAULT.shared * other)), 1)
-        known = found.past.devices.get(key)
+        known = survey.past.devices.get(key)
         candidate = replace(
             candidate, phase="closed", predicted_ns=predicted, startup_ns=startup_ns
         )  # fmt: skip
@@ -265,21 +265,26 @@ def named_decision(
         Why the device does not answer although no other may; empty if it does.
     """
     is_probed = request.executor is None and device != CPU
-    found = [c for c, _ in candidates_of(pool.current())] if is_probed else []
-    if device not in {CPU, *(c.device for c in found)}:
-        found.insert(0, DeviceCandidate(device))
+    candidates = [c for c, _ in candidates_of(pool.current())] if is_probed else []
+    if device not in {CPU, *(c.device for c in candidates)}:
+        candidates.insert(0, DeviceCandidate(device))
     if in_use == device:  # whatever probing says by now, it is open
         why = Reason("ok")
     if why is not None:
-        found = [replace(c, code=why.code, detail=why.detail) if c.device == device else c
-                 for c in found]  # fmt: skip
-    made = decide(
+        candidates = [
+            replace(c, code=why.code, detail=why.detail) if c.device == device else c
+            for c in candidates
+        ]
+    decision = decide(
         Record(
-            device, request.policy, (*found, DeviceCandidate(CPU, is_software=False)), __version__,
+            device,
+            request.policy,
+            (*candidates, DeviceCandidate(CPU, is_software=False)),
+            __version__,
             isolation=request.isolation,
         )
     )  # fmt: skip
-    return replace(made, reason=note) if note else made
+    return replace(decision, reason=note) if note else decision
 
 
 def _sentence(error: GpuEdgeError) -> str:
@@ -291,10 +296,10 @@ def digest_of(graph: Graph, *more: str) -> str:
 
     Weights count by type and shape only: reading all of a large model takes longer than it runs.
     """
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
 
     def add(*parts: object) -> None:
-        made.update(repr(parts).encode("utf-8", "surrogatepass"))
+        digest.update(repr(parts).encode("utf-8", "surrogatepass"))
 
     for node in graph.nodes:
         attrs = sorted((k, _brief(v)) for k, v in node.attrs.items())
@@ -304,7 +309,7 @@ def digest_of(graph: Graph, *more: str) -> str:
         add(name, kind.dtype, kind.shape)
     for name, array in sorted(graph.constants.items()):
         add(name, _brief(array))
-    return made.hexdigest()
+    return digest.hexdigest()
 
 
 def _brief(value: object) -> object:

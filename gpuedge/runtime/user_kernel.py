@@ -80,23 +80,23 @@ class UserKernel:
 
     def _match(self) -> dict[str, BufferArg]:
         """Find the buffer that each input and output names."""
-        found: dict[str, BufferArg] = {}
+        matched: dict[str, BufferArg] = {}
         for name in (*self.inputs, *self.outputs):
             fits = [b for b in self._reflection.buffers if name in b.names]
-            if not fits or name in found:
+            if not fits or name in matched:
                 names = ", ".join("/".join(b.names) for b in self._reflection.buffers)
                 raise InputError(
                     f"'{name}' names no buffer of {self._reflection.blob.name}, or two.",
                     known=f"buffers: {names}",
                 )
-            found[name] = fits[0]
-        missing = [b.names[0] for b in self._reflection.buffers if b not in found.values()]
+            matched[name] = fits[0]
+        missing = [b.names[0] for b in self._reflection.buffers if b not in matched.values()]
         if missing:
             raise InputError(
                 f"The buffer '{missing[0]}' of {self._reflection.blob.name} is neither an input "
                 "nor an output."
             )
-        return found
+        return matched
 
     def _check_outputs(self) -> None:
         for name, spec in self._wanted.items():
@@ -201,29 +201,29 @@ class UserKernel:
         push: bytes,
     ) -> _Recorded:
         impl = self._executor.impl
-        made = _Recorded(key)
+        recorded = _Recorded(key)
         try:
             for name, argument in self._arrays.items():
                 usage = Usage.INPUT if name in arrays else Usage.OUTPUT
                 shape = arrays[name].shape if name in arrays else shapes[name]
                 nbytes = np.dtype(argument.dtype).itemsize * prod(shape)
                 storage = Storage(dtype=argument.dtype)
-                made.buffers[name] = impl.alloc(max(16, nbytes), usage, storage)
-            by_binding = {self._arrays[n].binding: b for n, b in made.buffers.items()}
+                recorded.buffers[name] = impl.alloc(max(16, nbytes), usage, storage)
+            by_binding = {self._arrays[n].binding: b for n, b in recorded.buffers.items()}
             bindings = tuple(
                 Binding(by_binding[i], 0, by_binding[i].nbytes) for i in range(len(by_binding))
             )
             program = self._program
             work = [Dispatch(program, bindings, push, groups)] if program and min(groups) else []
-            made.recording = impl.record(
+            recorded.recording = impl.record(
                 work,
-                [made.buffers[n] for n in self.inputs],
-                [made.buffers[n] for n in self.outputs],
+                [recorded.buffers[n] for n in self.inputs],
+                [recorded.buffers[n] for n in self.outputs],
             )
         except BaseException:
-            made.release(self._executor)
+            recorded.release(self._executor)
             raise
-        return made
+        return recorded
 
     def _run(
         self, ready: _Recorded, arrays: Mapping[str, Array], shapes: Mapping[str, Shape]
@@ -306,8 +306,8 @@ def _source(source: str | os.PathLike[str]) -> tuple[str, str]:
             source.encode()
             return source, "kernel"
         path = Path(source)
-        found = path.stat()
-        if S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES:  # a pipe would be waited for
+        status = path.stat()
+        if S_ISREG(status.st_mode) and status.st_size <= MOST_BYTES:  # a pipe would be waited for
             return path.read_text(encoding="utf-8"), path.name
         why = f"it is not a file of at most {MOST_BYTES >> 20} MiB"
     except (OSError, TypeError, ValueError) as error:  # no path, or neither of them is text

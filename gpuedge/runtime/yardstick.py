@@ -70,28 +70,28 @@ def slowness(row: ProbeRow) -> dict[str, float]:
     Empty where that cannot be measured. It is not looked at for GPUs, which check leaves alone.
     """
     speed = speeds.speeds_of(speeds.class_of(Identity.from_dict(dict(row.identity))))
-    found = {}
+    by_kind = {}
     try:
         with closing(opening.open_row(row, opening.PROCESS)) as executor:
             for kind, some in graphs().items():
                 ratios = [_ratio(executor, graph, speed, row.backend) for graph in some]
-                found[kind] = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+                by_kind[kind] = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
     except GpuEdgeError as error:
         log.debug("%s: its speed was not measured: %s", row.device, error)
         return {}
-    return found
+    return by_kind
 
 
 def _ratio(executor: GpuExecutor, graph: Graph, speed: speeds.Speeds, backend: str) -> float:
     said = speeds.predict(Work(**count(graph)), speed, backend)
-    with closing(executor.compile(graph)) as made:
-        return _timed(made, samples(graph)) / said
+    with closing(executor.compile(graph)) as executable:
+        return _timed(executable, samples(graph)) / said
 
 
-def _timed(made: Any, feeds: Any) -> int:
-    made.run(feeds)
+def _timed(executable: Any, feeds: Any) -> int:
+    executable.run(feeds)
     start, spent, runs = clock.now_ns(), 0, 0
     while spent < SPAN_NS or runs < LEAST_RUNS:
-        made.run(feeds)
+        executable.run(feeds)
         spent, runs = clock.now_ns() - start, runs + 1
     return max(spent // runs, 1)
