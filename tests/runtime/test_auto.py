@@ -22,9 +22,10 @@ from gpuedge.core.errors import DeviceLostError, InputError
 from gpuedge.decide.belief import Belief
 from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import Evidence
+from gpuedge.decide.record import DeviceCandidate
 from gpuedge.runtime.auto import ChosenDevice
 from gpuedge.runtime.compiled import CompiledModel
+from gpuedge.runtime.devices import PooledDevice
 
 WANTED = np.abs(X)
 
@@ -43,7 +44,7 @@ def taken(world: World, compiled: CompiledModel, most: int = 2_000) -> int:
     raise AssertionError(f"still on the CPU: {compiled.decision.explain(verbose=True)}")
 
 
-def evidence(compiled: CompiledModel) -> Evidence:
+def evidence(compiled: CompiledModel) -> DeviceCandidate:
     return next(e for e in compiled.decision.record.candidates if e.device == "vulkan:0")
 
 
@@ -263,15 +264,15 @@ def test_opening_that_never_ends_is_tried_four_times(
         raise LOST
 
     pool._open_gpu = stuck  # type: ignore[assignment,method-assign]
-    given_up, suspend = list[str](), pool.suspend
-    monkeypatch.setattr(pool, "suspend", lambda *of: given_up.append(of[0]) or suspend(*of))
+    suspended, suspend = list[PooledDevice](), PooledDevice.suspend
+    monkeypatch.setattr(PooledDevice, "suspend", lambda of: suspended.append(of) or suspend(of))
     compiled = world.auto(pool)
     for answer in world.serve(compiled, 400):
         np.testing.assert_array_equal(answer, WANTED)
     gate.set()
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert (row.status, row.code) == ("rejected", "open-stalled")
-    assert given_up == ["vulkan:0"] * 4
+    assert len(suspended) == 4
 
 
 def test_device_lost_while_it_warms_up_is_opened_again(world: World) -> None:
@@ -546,9 +547,10 @@ import numpy as np
 sys.path[:0] = {paths!r}
 from flaky import X, FlakyPool, graph
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import Evidence
+from gpuedge.decide.record import DeviceCandidate
 from gpuedge.runtime.auto import ChosenDevice
 from gpuedge.runtime.compiled import CompiledModel
+from gpuedge.runtime.devices import PooledDevice
 from gpuedge.runtime.background import BACKGROUND
 from gpuedge.runtime.request import Request
 BACKGROUND.share = 0.0
