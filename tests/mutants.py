@@ -19,6 +19,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "conv2d_tile: inputs of a group": ("group/conv2d_tile", "* ICG / 4", "* OCG / 4"),
     "conv2d_tile: weights of a row": (
         "group/conv2d_tile", "min(oy, d.y - 1) :", "min(oy, d.y - 2) :"),
+    "conv2d_tile: third channel of an image": (
+        "group/conv2d_tile", ": v.x * w0 + v.y * w1 + v.z * w2", ": v.x * w0 + v.y * w1"),
     "conv2d_tile: weights of a lane": ("group/conv2d_tile", "mine >> 2", "mine >> 3"),
     "winograd_input: a pad": ("group/winograd_input", "/ ACROSS * 4 - PT", "/ ACROSS * 4 - PL"),
     "winograd_input: a point": (

@@ -290,6 +290,8 @@ TILES: tuple[Case, ...] = (
     conv(29, (7, 10), 25, (2, 3), (2, 1), pads=(1, 2, 1, 0), dilation=(1, 2), bias=True),
     conv(64, (6, 5), 64, (1, 1), groups=2, n=2),
     conv(60, (3, 10), 48, (1, 3), pads=(0, 1, 0, 1), groups=2, bias=True),
+    conv(3, (11, 15), 27, (5, 3), (2, 2), pads=(2, 1, 1, 2), bias=True, act="relu", n=2),  # images
+    conv(2, (6, 13), 26, (2, 3), pads=(0, 1, 1, 1), dilation=(1, 2), groups=2),
 )
 """What register tiles have edges of: columns, slices, groups, pads and the end of a plane."""
 

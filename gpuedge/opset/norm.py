@@ -127,8 +127,8 @@ def _instance_norm(call: OperatorCall) -> Tensor:
     centred, inverse, _ = _standardised(
         x, tuple(range(2, x.rank)), call.number("epsilon", 1e-5)
     )  # fmt: skip
-    scaled = mapped(lambda c, i, s: c * i * s, centred, inverse, scale)
-    return mapped(lambda y, b: y + b, scaled, shift)
+    factor = mapped(lambda i, s: i * s, inverse, scale)  # for each channel, not for each element
+    return mapped(lambda c, a, b: c * a + b, centred, factor, shift)
 
 
 def _lp_normalization(call: OperatorCall) -> Tensor:

@@ -77,14 +77,14 @@ class Slices:
 def facts(window: Window, slices: Slices) -> dict[str, int]:
     """Return what ``when`` in ``variants.toml`` may ask of a convolution of either direction.
 
-    `stride`: that of both axes, 0 if they differ; `dilation`: the larger one. `in_slices`: slices
-    of input channels that a sum takes. `group_slices`: whole slices of output channels that read
-    the same inputs; 0 if groups share a slice. `filled_32s`: how many percent these are of the next
-    multiple of 8. `taps_in`: texels that a sum takes. `columns_over`, `pixels_over`: those beyond a
-    multiple of four; 0 where longer rows do not fit. `tiles`: those of Winograd's filtering; 0
-    where it does not serve. `is_unit`: 1 if an output pixel is computed from the one input pixel at
-    its place. `is_in_threes`: 1 if three taps after the other reach neighbouring columns, all along
-    a row of the kernel.
+    `stride`: that of both axes, 0 if they differ; `dilation`: the larger one. `channels`: those of
+    the input; `in_slices`: slices of them that a sum takes. `group_slices`: whole slices of output
+    channels that read the same inputs; 0 if groups share a slice. `filled_16s`, `filled_32s`: how
+    many percent these are of the next multiple of 4 or 8. `taps_in`: texels that a sum takes.
+    `columns_over`, `pixels_over`: those beyond a multiple of four; 0 where longer rows do not fit.
+    `tiles`: those of Winograd's filtering; 0 where it does not serve. `is_unit`: 1 if an output
+    pixel is computed from the one input pixel at its place. `is_in_threes`: 1 if three taps after
+    the other reach neighbouring columns, all along a row of the kernel.
     """
     height, width = window.out
     (kernel_y, kernel_x), (stride_y, stride_x) = window.kernel, window.strides
@@ -95,12 +95,17 @@ def facts(window: Window, slices: Slices) -> dict[str, int]:
         "height": height, "width": width, "pixels": height * width,
         "kernel_y": kernel_y, "kernel_x": kernel_x, "is_in_threes": int(in_threes),
         "stride": stride_y if stride_y == stride_x else 0, "dilation": max(window.dilations),
-        "is_unit": int(is_unit), "in_slices": slices.span,
+        "is_unit": int(is_unit), "channels": slices.channels_in, "in_slices": slices.span,
         "taps_in": kernel_y * kernel_x * slices.span,
         "columns_over": width % 4, "pixels_over": height * width % 4,
         "tiles": winograd.tiles(window, slices.channels_in, slices.channels_out, slices.group),
-        "group_slices": whole, "filled_32s": 100 * whole // (-(-whole // 8) * 8) if whole else 0,
+        "group_slices": whole, "filled_16s": _filled(whole, 4), "filled_32s": _filled(whole, 8),
     }  # fmt: skip
+
+
+def _filled(slices: int, lot: int) -> int:
+    """Return how many percent slices are of the next multiple of `lot`; 0 if there are none."""
+    return 100 * slices // (-(-slices // lot) * lot) if slices else 0
 
 
 def dense_weights(w: Array, b: Array | None, slices: Slices, start: int, count: int) -> Texels:

@@ -36,6 +36,7 @@ from gpuedge.plan.context import Context, most_bindings
 from gpuedge.plan.fuse import Fusion, Limits, Stage, alias_of, fuse, is_identity
 from gpuedge.plan.layout import linear
 from gpuedge.plan.plan import OpenOutput, Plan, Step
+from gpuedge.plan.rewrites import rewritten
 from gpuedge.plan.storages import EXACT, StoragePrecision, is_finite, lacks, offers
 
 MAKERS = 3
@@ -100,17 +101,23 @@ class _Planner:
                 one = OpenOutput(tensor.dtype, tensor.shape, tensor.length.axis, f"{name}/length")
                 self.open[name] = one
                 self.outputs[one.count] = tensor.length.count
-        for name, tensor in values.items():
-            self._name(name, tensor)
         bindings = most_bindings(caps)
         wanted = [*self.outputs.values(), *(() if rewrites else _handed(graph, values))]
         wanted = [part for t in wanted if t.size for part in _parts(t)]
         self.most_integer = _exact_inputs(wanted)
+        self.moved = rewritten(wanted) if rewrites else {}
+        for name, tensor in values.items():
+            self._name(name, self._now(tensor))
+        wanted = [self._now(tensor) for tensor in wanted]
         self.fusion: Fusion = fuse(wanted, Limits(bindings - 1, bindings - 4))
         self.labels = {label(n): n.op for n in graph.nodes}
         self.groups: dict[int, tuple[dict[str, None], list[int]]] = {}  # nodes and passes
         self.placed: dict[str, int] = {}  # the group of a node
         self.count = 0
+
+    def _now(self, tensor: Tensor) -> Tensor:
+        """Return what is computed instead of a tensor."""
+        return self.moved.get(tensor.serial, tensor)
 
     def _name(self, name: str, tensor: Tensor) -> None:
         """Note which graph value a tensor is, and the tensor that it is another view of."""
@@ -210,14 +217,15 @@ class _Planner:
         lows: dict[str, str] = {}
         fixed: dict[str, Array] = {}
         for value, wanted in self.outputs.items():
-            tensor = ctx.known.get(wanted.serial, wanted)
+            tensor = self._now(wanted)
+            tensor = ctx.known.get(tensor.serial, tensor)
             if tensor.array is not None:
                 fixed[value] = tensor.array
             elif not tensor.size:
                 fixed[value] = np.zeros(tensor.shape, tensor.dtype)
             else:
-                for part, home in zip(_parts(tensor), (outputs, lows), strict=False):
-                    name = ctx.need(part, "linear")
+                for part, home in zip(_parts(wanted), (outputs, lows), strict=False):
+                    name = ctx.need(self._now(part), "linear")
                     home[value] = _own_memory(ctx, name, (*outputs.values(), *lows.values()),
                                               tensor.shape)  # fmt: skip
         steps = [self._step(tuple(names), passes) for names, passes in self.groups.values()]
