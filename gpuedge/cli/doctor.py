@@ -146,7 +146,7 @@ def environment_checks() -> Iterator[Check]:
 
 
 def _packages() -> Iterator[Check]:
-    versions = info.package_versions()
+    versions = machine.package_versions(info.requirements())
     for name, is_required in info.requirements().items():
         if installed := versions[name]:
             yield Check(f"package {name}", PASS, installed)

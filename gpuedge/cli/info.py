@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from gpuedge.probing import api
 from gpuedge.probing.pins import check_pins
 from gpuedge.probing.report import ProbeRow
 from gpuedge.probing.show import TITLES, status_of
-from gpuedge.safety import paths
+from gpuedge.safety import machine, paths
 
 COMPILERS = ("glslangValidator", "glslang", "glslc")
 
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "schema": "gpuedge.info/1",
         "version": gpuedge.__version__,
         "python": python(),
-        "packages": package_versions(),
+        "packages": machine.package_versions(requirements()),
         "glsl_compiler": glsl_compiler(),
         "settings": _settings(),
         "database": database_in_use(),
@@ -71,17 +71,6 @@ def requirements() -> dict[str, bool]:
         for name, _, marker in lines
         if "python_version" not in marker  # of another Python
     }
-
-
-def package_versions() -> dict[str, str | None]:
-    """Return the version of each package, None where it is not installed."""
-    versions: dict[str, str | None] = {}
-    for name in requirements():
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = None
-    return versions
 
 
 def python() -> dict[str, str]:

@@ -19,7 +19,7 @@ from gpuedge.core.errors import UsageError
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan import library
 from gpuedge.probing.report import ProbeRow
-from gpuedge.runtime.forecast import Forecast, kernels_of
+from gpuedge.runtime.forecast import Forecast
 from gpuedge.safety.paths import check_readable, save_named
 
 LEAST = ProbeRow(
@@ -122,8 +122,8 @@ def _explain(options: argparse.Namespace, output: Output) -> int:
     row = LEAST
     if options.device is not None:
         row = named_gpu(options.device, "kernels explain", output)
-    seen = Forecast(graph, row)
-    drawings = {"before": picture.before(graph), "after": picture.after(graph, kernels_of(seen))}
+    kernels = {step.nodes: step.kernel for step in Forecast(graph, row).steps}
+    drawings = {"before": picture.before(graph), "after": picture.after(graph, kernels)}
     titles = (
         f"{Path(options.name).name}: the graph",
         f"after rewriting, for {row.device} ({row.name})",

@@ -180,38 +180,38 @@ class _Surveyor:
         if candidate.ruled_out(policy):
             return candidate
         try:
-            seen = Forecast(self._graph, row)
-            candidate = replace(candidate, note=not_half(policy, seen.caps, self._graph))
-            if policy.max_memory_bytes is not None and not seen.refused:
-                plans = [seen.plan(segment, policy) for segment in seen.cut]
-                nbytes = sum(sum(seen.arranged(made).memory.values()) for made in plans)
-                candidate = replace(candidate, memory_bytes=nbytes)
+            forecast = Forecast(self._graph, row, policy)
+            candidate = replace(candidate, note=not_half(policy, forecast.caps, self._graph))
+            if policy.max_memory_bytes is not None and not forecast.refused:
+                candidate = replace(candidate, memory_bytes=forecast.memory_bytes)
                 if candidate.ruled_out(policy):
                     return candidate
-            if seen.refused:
-                return self._mixed(candidate, row, seen)
-            predicted, every = sum(filter(None, seen.gpu_ns)), list(range(len(seen.cut)))
-            return self._routed(candidate, row, predicted, seen.startup_ns(every))
+            if forecast.refused:
+                return self._mixed(candidate, row, forecast)
+            predicted, every = sum(filter(None, forecast.gpu_ns)), list(range(len(forecast.cut)))
+            return self._routed(candidate, row, predicted, forecast.startup_ns(every))
         except GpuEdgeError as error:
             code = reason_of(error, "compile-failed").code
             return replace(candidate, code=code, detail=_sentence(error))
 
-    def _mixed(self, candidate: DeviceCandidate, row: ProbeRow, seen: Forecast) -> DeviceCandidate:
+    def _mixed(
+        self, candidate: DeviceCandidate, row: ProbeRow, forecast: Forecast
+    ) -> DeviceCandidate:
         """Return a route that runs parts of the graph, where that may beat the CPU alone."""
-        nodes = [n for n in self._graph.nodes if id(n) in seen.refused]
+        nodes = [n for n in self._graph.nodes if id(n) in forecast.refused]
         names = sorted({plain(n.op) for n in nodes})
-        told = f"{label(nodes[0])}: {seen.refused[id(nodes[0])]}"
+        told = f"{label(nodes[0])}: {forecast.refused[id(nodes[0])]}"
         if len(names) > 1:
             more = ", ..." if len(names) > NAMED else ""
             told += f"; {len(names)} operators cannot run there: {', '.join(names[:NAMED])}{more}"
         candidate = replace(candidate, detail=told)
-        taken, total_ns = seen.mixture(self._cpu_ns)
-        if self._request.fallback != "cpu" or len(seen.cut) == 1 or not taken:
+        taken, total_ns = forecast.mixture(self._cpu_ns)
+        if self._request.fallback != "cpu" or len(forecast.cut) == 1 or not taken:
             return replace(candidate, code="unsupported-op")
-        chosen = [seen.cut[i] for i in taken]
+        chosen = [forecast.cut[i] for i in taken]
         nodes_there = frozenset(id(n) for s in chosen for n in s.graph.nodes)
         self._found.nodes[candidate.device] = nodes_there
-        return self._routed(candidate, row, total_ns, seen.startup_ns(taken))
+        return self._routed(candidate, row, total_ns, forecast.startup_ns(taken))
 
     def _routed(
         self, candidate: DeviceCandidate, row: ProbeRow, predicted: int, startup_ns: int

@@ -50,8 +50,8 @@ def test_doctor_fails_for_a_setting_that_does_not_parse(
 
 
 def test_doctor_fails_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {**info.package_versions(), "onnxruntime": None, "vulkan": None}
-    monkeypatch.setattr(info, "package_versions", lambda: versions)
+    versions = {**machine.package_versions(info.requirements()), "onnxruntime": None, "vulkan": None}
+    monkeypatch.setattr(machine, "package_versions", lambda _: versions)
     results = {c.name: c.result for c in doctor.environment_checks()}
     assert (results["package onnxruntime"], results["package vulkan"]) == ("FAIL", "WARN")
 
