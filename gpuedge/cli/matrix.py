@@ -5,12 +5,11 @@ Made from a probe report alone; `gpuedge doctor` prints it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuedge import backends
-from gpuedge.cli.output import Output
-from gpuedge.core import text
+from gpuedge.core.text import Table, plain
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
 NOTHING = "-"
@@ -47,7 +46,7 @@ def lines(report: ProbeReport) -> list[list[ProbeRow]]:
 
 def name(line: list[ProbeRow]) -> str:
     """Return what the device or the driver of a line is called."""
-    return text.plain(line[0].name or line[0].backend)
+    return plain(line[0].name or line[0].backend)
 
 
 def cell(line: Iterable[ProbeRow], level: str) -> str:
@@ -61,16 +60,19 @@ def cell(line: Iterable[ProbeRow], level: str) -> str:
     return ", ".join(status + places for status, places in places_by_status.items()) or NOTHING
 
 
-def show(report: ProbeReport, output: Output) -> None:
-    """Print the matrix, and the limits of the devices that work."""
+def tables(report: ProbeReport) -> Iterator[Table]:
+    """Yield the matrix, and the limits of the devices that work."""
     columns = levels(report)
-    if body := [(*(cell(line, level) for level in columns), name(line)) for line in lines(report)]:
-        title = "Drivers and levels (ok :0 under gles30 is gles30:0, ok :0* has restrictions)"
-        output.table(title, (*columns, "driver or device"), body)
-    if held := [limits(row) for row in report.devices if row.caps]:
-        title = "What works, and what it holds (the largest tensor, counted as float32)"
-        titles = ("device", "tensor", "texture", "bindings", "numbers", "storage, exact one first")
-        output.table(title, titles, held)
+    yield Table(
+        "Drivers and levels (ok :0 under gles30 is gles30:0, ok :0* has restrictions)",
+        (*columns, "driver or device"),
+        [(*(cell(line, level) for level in columns), name(line)) for line in lines(report)],
+    )
+    yield Table(
+        "What works, and what it holds (the largest tensor, counted as float32)",
+        ("device", "tensor", "texture", "bindings", "numbers", "storage, exact one first"),
+        [limits(row) for row in report.devices if row.caps],
+    )
 
 
 def limits(row: ProbeRow) -> list[str]:

@@ -102,6 +102,15 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
+class Table:
+    """A table to be shown: its title, the heads of its columns, and rows of cells."""
+
+    def __init__(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
+    ) -> None:
+        self.title, self.columns, self.rows = title, columns, rows
+
+
 def table(
     rows: Sequence[Sequence[str]],
     columns: int | None = None,

@@ -9,7 +9,7 @@ from gpuedge.core.text import counted, plain, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from gpuedge.probing.report import ProbeReport, ProbeRow
@@ -116,10 +116,16 @@ def footnotes(report: ProbeReport) -> list[str]:
     return said
 
 
+def rows_of(
+    report: ProbeReport, reason: Callable[[ProbeRow], str] = lambda row: plain(row.brief, 400)
+) -> list[tuple[str, ...]]:
+    """Return the rows of the table; `reason` tells why a device or driver has its status."""
+    return [(d, plain(row.name, 48), status_of(row), reason(row)) for d, row in lines(report)]
+
+
 def as_text(report: ProbeReport) -> str:
     """Return the headline and a table as wide as the terminal."""
     if not report.tried:
         return headline(report)
-    cells = [TITLES]
-    cells += [(d, plain(r.name, 44), status_of(r), plain(r.brief, 400)) for d, r in lines(report)]
-    return "\n".join([headline(report), "", *table(cells), *footnotes(report)])
+    rows = table([TITLES, *rows_of(report)])
+    return "\n".join([headline(report), "", *rows, *footnotes(report)])

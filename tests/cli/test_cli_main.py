@@ -18,6 +18,7 @@ from gpuedge.cli import main as cli
 from gpuedge.cli.output import Output, blaming
 from gpuedge.core import errors
 from gpuedge.core.errors import GpuEdgeError
+from gpuedge.core.text import Table
 
 Run = Callable[..., int]
 
@@ -218,7 +219,8 @@ def test_ctrl_c_in_a_process_is_quiet() -> None:
 
 
 def test_table_prints_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(colourless=True).table("T", ("a",), [["\x1b[31mred\x07 [bold]x[/bold]"], [None]])
+    rows = [["\x1b[31mred\x07 [bold]x[/bold]"], [None]]
+    Output(colourless=True).show({}, [Table("T", ("a",), rows)])
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\x07" not in out
@@ -233,7 +235,7 @@ def test_table_keeps_to_the_width_and_breaks_neither_titles_nor_names(
     monkeypatch.setenv("COLUMNS", columns)
     title = "a title that is longer than its table"
     prose = "many words " * 20
-    Output(colourless=True).table(title, ("a", "b"), [["n" * 30, prose], ["x", "y"]])
+    Output(colourless=True).show({}, [Table(title, ("a", "b"), [["n" * 30, prose], ["x", "y"]])])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == title
     assert any(line.startswith("n" * 30) for line in lines)
@@ -249,13 +251,13 @@ def test_table_on_a_terminal_is_coloured(
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    Output().table("T", ("result", "why"), [["PASS", "ok"]])
+    Output().show({}, [Table("T", ("result", "why"), [["PASS", "ok"]])])
     head, *_, row, _ = capsys.readouterr().out.splitlines()
     assert "\x1b[1mT" in head
     assert "\x1b[32mPASS" in row
     for wanted, output in (("1", Output()), ("", Output(colourless=True)), ("", Output())):
         monkeypatch.setenv("NO_COLOR", wanted)  # no-color.org: not where it is an empty string
-        output.table("T", ("result", "why"), [["PASS", "ok"]])
+        output.show({}, [Table("T", ("result", "why"), [["PASS", "ok"]])])
         is_plain = "\x1b" not in capsys.readouterr().out
         assert is_plain == (bool(wanted) or output.colourless)
 
@@ -268,7 +270,7 @@ def test_terminal_without_rich_gets_the_same_plainly(
     monkeypatch.setitem(sys.modules, "rich.console", None)
     output = Output()
     with output.working("thinking"):
-        output.table("T", ("result", "why"), [["PASS", "ok"]])
+        output.show({}, [Table("T", ("result", "why"), [["PASS", "ok"]])])
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == "T"
     assert out.splitlines()[3] == "PASS    ok"

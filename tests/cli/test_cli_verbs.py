@@ -13,13 +13,13 @@ from cli_fakes import BAD, GOOD
 
 from gpuedge import backends, lang
 from gpuedge.backends.base import Candidate
-from gpuedge.cli import info
 from gpuedge.cli.main import main
 from gpuedge.core import config
 from gpuedge.core.errors import KernelError
 from gpuedge.plan import library
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.probing.verdicts import Keys, Store
+from gpuedge.safety import paths
 from gpuedge.safety.store import save_sealed
 
 
@@ -145,7 +145,7 @@ def test_info_refuses_a_setting_that_does_not_parse(
 def test_kernels_list_names_every_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "--json"]) == 0
     body = answer(capsys)
-    folder = info.paths.data_dir("shaders")
+    folder = paths.data_dir("shaders")
     texts = {f"{p.parent.name}/{p.stem}" for p in folder.glob("*/*.kern")}
     assert {k["name"] for k in body["kernels"]} == texts
     rows = (folder / "variants.toml").read_text(encoding="utf-8").count("[[variant]]")
@@ -154,7 +154,7 @@ def test_kernels_list_names_every_text(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_kernels_show_prints_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "show", "map/pool"]) == 0
-    file = info.paths.data_dir("shaders") / "map" / "pool.kern"
+    file = paths.data_dir("shaders") / "map" / "pool.kern"
     assert capsys.readouterr().out == file.read_text(encoding="utf-8").rstrip("\n") + "\n"
 
 
@@ -188,7 +188,7 @@ def test_kernels_show_prints_the_text_of_a_dialect(
 
 
 def test_kernels_show_says_what_a_dialect_cannot_say(capsys: pytest.CaptureFixture[str]) -> None:
-    texts = [p.stem for p in (info.paths.data_dir("shaders") / "group").glob("*.kern")]
+    texts = [p.stem for p in (paths.data_dir("shaders") / "group").glob("*.kern")]
     assert main(["kernels", "show", f"group/{texts[0]}", "--dialect", "essl300"]) == 2
     assert "group kernel" in capsys.readouterr().err
 
