@@ -173,9 +173,9 @@ def _device(named: str | None, output: Output) -> dict[str, Any]:
 def _parts(body: dict[str, Any]) -> Iterator[str | Table]:
     identity = body["identity"]
     rows = [
-        (op, f"{one['passed']} of {one['run']}", one["skipped"] or None,
-         None if one["worst"] is None else f"{one['worst']:.2f}", f"{one['seconds']:.1f} s")
-        for op, one in body["operations"].items()
+        (op, f"{tally['passed']} of {tally['run']}", tally["skipped"] or None,
+         None if tally["worst"] is None else f"{tally['worst']:.2f}", f"{tally['seconds']:.1f} s")
+        for op, tally in body["operations"].items()
     ]  # fmt: skip
     title = f"Conformance of {body['device']} ({identity.get('name', '?')}), {body['profile']}"
     columns = ("operation", "passed", "skipped", "worst error, of the bound", "time")

@@ -118,9 +118,9 @@ class Weighed:
 
 def memory(nbytes: int) -> str:
     """Return bytes as text, in the largest unit that leaves a whole number before the point."""
-    for unit, one in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= one:
-            return f"{nbytes / one:.4g} {unit}"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.4g} {unit}"
     return f"{nbytes} B"
 
 

@@ -55,9 +55,9 @@ def entries(row: ProbeRow) -> list[str]:
 
     Their ids, how each came out, and what they are about; rows may come from files of others.
     """
-    found = row.evidence.get("entries")
+    findings = row.evidence.get("entries")
     told = []
-    for entry in found if isinstance(found, list) else ():
+    for entry in findings if isinstance(findings, list) else ():
         if isinstance(entry, dict):
             names = ("id", "outcome", "summary", "detail")
             name, outcome, summary, detail = (str(entry.get(name) or "") for name in names)
@@ -120,7 +120,7 @@ def rows_of(
     report: ProbeReport, reason: Callable[[ProbeRow], str] = lambda row: plain(row.brief, 400)
 ) -> list[tuple[str, ...]]:
     """Return the rows of the table; `reason` tells why a device or driver has its status."""
-    return [(d, plain(row.name, 48), status_of(row), reason(row)) for d, row in lines(report)]
+    return [(d, plain(row.name), status_of(row), reason(row)) for d, row in lines(report)]
 
 
 def as_text(report: ProbeReport) -> str:

@@ -150,38 +150,37 @@ def survey(
     report = pool.current()
     rest()
     database = next((r.database for r in report.tried if r.database), "")
-    found = Survey(request, database=database, again_ns=pool.again_ns)
-    made = _Surveyor(model, request, pool, cpu_ns, found)
+    result = Survey(request, database=database, again_ns=pool.again_ns)
+    surveyor = _Surveyor(model, request, pool.cpu().kernel, cpu_ns, result)
     for candidate, row in candidates_of(report):
-        found.candidates.append(made.looked_at(candidate, row))
+        result.candidates.append(surveyor.looked_at(candidate, row))
         rest()
-    return found
+    return result
 
 
+@dataclass
 class _Surveyor:
-    """Looks at one device after another."""
+    """Looks at one device after another; `kernel` is what the CPU path runs."""
 
-    def __init__(
-        self, model: BoundModel, request: Request, pool: Pool, cpu_ns: int | None, found: Survey
-    ) -> None:
-        self._model = model
-        self._request = request
-        self._kernel = pool.cpu().kernel
-        self._cpu_ns = cpu_ns
-        self._found = found
+    model: BoundModel
+    request: Request
+    kernel: str
+    cpu_ns: int | None
+    survey: Survey
 
     @property
-    def _graph(self) -> Graph:
-        return self._model.graph
+    def graph(self) -> Graph:
+        """What there is to run."""
+        return self.model.graph
 
     def looked_at(self, candidate: DeviceCandidate, row: ProbeRow) -> DeviceCandidate:
         """Return a candidate with what it comes to here; a route if it may run the graph."""
-        policy = self._request.policy
+        policy = self.request.policy
         if candidate.ruled_out(policy):
             return candidate
         try:
-            forecast = Forecast(self._graph, row, policy)
-            candidate = replace(candidate, note=not_half(policy, forecast.caps, self._graph))
+            forecast = Forecast(self.graph, row, policy)
+            candidate = replace(candidate, note=not_half(policy, forecast.caps, self.graph))
             if policy.max_memory_bytes is not None and not forecast.refused:
                 candidate = replace(candidate, memory_bytes=forecast.memory_bytes)
                 if candidate.ruled_out(policy):
@@ -198,46 +197,46 @@ class _Surveyor:
         self, candidate: DeviceCandidate, row: ProbeRow, forecast: Forecast
     ) -> DeviceCandidate:
         """Return a route that runs parts of the graph, where that may beat the CPU alone."""
-        nodes = [n for n in self._graph.nodes if id(n) in forecast.refused]
+        nodes = [n for n in self.graph.nodes if id(n) in forecast.refused]
         names = sorted({plain(n.op) for n in nodes})
         told = f"{label(nodes[0])}: {forecast.refused[id(nodes[0])]}"
         if len(names) > 1:
             more = ", ..." if len(names) > NAMED else ""
             told += f"; {len(names)} operators cannot run there: {', '.join(names[:NAMED])}{more}"
         candidate = replace(candidate, detail=told)
-        taken, total_ns = forecast.mixture(self._cpu_ns)
-        if self._request.fallback != "cpu" or len(forecast.cut) == 1 or not taken:
+        taken, total_ns = forecast.mixture(self.cpu_ns)
+        if self.request.fallback != "cpu" or len(forecast.cut) == 1 or not taken:
             return replace(candidate, code="unsupported-op")
         chosen = [forecast.cut[i] for i in taken]
         nodes_there = frozenset(id(n) for s in chosen for n in s.graph.nodes)
-        self._found.nodes[candidate.device] = nodes_there
+        self.survey.nodes[candidate.device] = nodes_there
         return self._routed(candidate, row, total_ns, forecast.startup_ns(taken))
 
     def _routed(
         self, candidate: DeviceCandidate, row: ProbeRow, predicted: int, startup_ns: int
     ) -> DeviceCandidate:
         """Return a route, with what earlier launches measured."""
-        found, device = self._found, candidate.device
-        if found.history is None:
-            found.history = History()
-            policy = self._request.policy
+        survey, device = self.survey, candidate.device
+        if survey.history is None:
+            survey.history = History()
+            policy = self.request.policy
             how = [policy.storage] if policy.rewrites else [policy.storage, "node by node"]
             how += [policy.arithmetic] if policy.arithmetic != "float32" else []
-            found.model = digest_of(self._graph, *how, self._kernel)
-            found.past = found.history.of(found.model)
-        nodes = found.nodes.get(device)
+            survey.model = digest_of(self.graph, *how, self.kernel)
+            survey.past = survey.history.of(survey.model)
+        nodes = survey.nodes.get(device)
         parts = "" if nodes is None else ",".join(
-            label(n) for n in self._graph.nodes if id(n) in nodes
+            label(n) for n in self.graph.nodes if id(n) in nodes
         )  # fmt: skip
         facts: dict[str, Any] = {"identity": dict(row.identity), "fingerprint": row.fingerprint}
         if row.restrictions:
             facts["restrictions"] = dict(row.restrictions)  # they cost speed
-        where = "" if self._request.isolation == INLINE else self._request.isolation
-        key = device_key(device, facts, f"{self._kernel} {where} {parts}".rstrip())
-        found.keys[device] = key
-        other = found.history.residual(key, found.model)
+        where = "" if self.request.isolation == INLINE else self.request.isolation
+        key = device_key(device, facts, f"{self.kernel} {where} {parts}".rstrip())
+        survey.keys[device] = key
+        other = survey.history.residual(key, survey.model)
         predicted = max(round(predicted * math.exp(DEFAULT.shared * other)), 1)
-        known = found.past.devices.get(key)
+        known = survey.past.devices.get(key)
         candidate = replace(
             candidate, phase="closed", predicted_ns=predicted, startup_ns=startup_ns
         )  # fmt: skip
@@ -265,21 +264,22 @@ def named_decision(
         Why the device does not answer although no other may; empty if it does.
     """
     is_probed = request.executor is None and device != CPU
-    found = [c for c, _ in candidates_of(pool.current())] if is_probed else []
-    if device not in {CPU, *(c.device for c in found)}:
-        found.insert(0, DeviceCandidate(device))
+    candidates = [c for c, _ in candidates_of(pool.current())] if is_probed else []
+    if device not in {CPU, *(c.device for c in candidates)}:
+        candidates.insert(0, DeviceCandidate(device))
     if in_use == device:  # whatever probing says by now, it is open
         why = Reason("ok")
     if why is not None:
-        found = [replace(c, code=why.code, detail=why.detail) if c.device == device else c
-                 for c in found]  # fmt: skip
-    made = decide(
-        Record(
-            device, request.policy, (*found, DeviceCandidate(CPU, is_software=False)), __version__,
-            isolation=request.isolation,
-        )
-    )  # fmt: skip
-    return replace(made, reason=note) if note else made
+        candidates = [
+            replace(c, code=why.code, detail=why.detail) if c.device == device else c
+            for c in candidates
+        ]
+    candidates.append(DeviceCandidate(CPU, is_software=False))
+    record = Record(
+        device, request.policy, tuple(candidates), __version__, isolation=request.isolation
+    )
+    decision = decide(record)
+    return replace(decision, reason=note) if note else decision
 
 
 def _sentence(error: GpuEdgeError) -> str:
@@ -291,10 +291,10 @@ def digest_of(graph: Graph, *more: str) -> str:
 
     Weights count by type and shape only: reading all of a large model takes longer than it runs.
     """
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
 
     def add(*parts: object) -> None:
-        made.update(repr(parts).encode("utf-8", "surrogatepass"))
+        digest.update(repr(parts).encode("utf-8", "surrogatepass"))
 
     for node in graph.nodes:
         attrs = sorted((k, _brief(v)) for k, v in node.attrs.items())
@@ -304,7 +304,7 @@ def digest_of(graph: Graph, *more: str) -> str:
         add(name, kind.dtype, kind.shape)
     for name, array in sorted(graph.constants.items()):
         add(name, _brief(array))
-    return made.hexdigest()
+    return digest.hexdigest()
 
 
 def _brief(value: object) -> object:

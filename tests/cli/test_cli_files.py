@@ -130,12 +130,3 @@ def test_shapes_are_checked_before_a_session_is_opened(
     assert "[GE-201]" in said
     assert "[1, 3, 4, 8]" in said
     assert "requested by: --input" in said
-
-
-def test_an_output_that_cannot_be_written_is_told_before_the_run(
-    tmp_path: Path, no_session: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((1, 1, 8, 8), np.float32))
-    given = ["--input", f"image={tmp_path / 'x.npy'}", "--output", "/dev/null/x.npz"]
-    assert main(["run", str(DIGITS), *given]) == 2
-    assert "--output" in capsys.readouterr().err

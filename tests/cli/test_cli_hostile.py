@@ -45,12 +45,6 @@ def test_tables_and_names_for_every_terminal(
     assert said[0].splitlines()[-1] == said[1].strip() == shown
 
 
-@pytest.mark.parametrize("word", ["inf", "nan", "0", "-1", "1e999", "soon"])
-def test_deadline_that_is_no_time(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["db", "update", "x", f"--deadline={word}"]) == 2
-    assert "above zero" in capsys.readouterr().err
-
-
 MODEL = str(Path(__file__).resolve().parents[2] / "examples" / "models" / "digits.onnx")
 WORDS = {
     "nothing": "", "nul": "a\0b", "half a character": "\udcff", "escape": "\x1b[2J",

@@ -106,28 +106,6 @@ def test_unexpected_error_is_not_swallowed(verb: Callable[[Run], None]) -> None:
         cli.main(["cache"])
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["nosuch"], ["cache", "burn"], ["run"], ["probe", "--deadline", "soon"], ["info", "x"],
-     ["run", "m.onnx", "--repeat", "0"], ["--nosuch"], ["kernels", "list", "map/pool"]],
-)  # fmt: skip
-def test_wrong_usage_is_exit_code_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(arguments) == 2
-    assert capsys.readouterr().err.startswith("[GE-200]")
-
-
-@pytest.mark.parametrize("arguments", [["-v"], ["cache", "burn", "-v"], ["-vv", "nosuch"]])
-def test_wrong_usage_shows_no_traceback(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(arguments) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("[GE-200]")
-    assert "Traceback" not in err
-
-
 def test_wrong_usage_with_json_is_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cache", "burn", "--json"]) == 2
     body = json.loads(capsys.readouterr().out)
