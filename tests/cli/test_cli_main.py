@@ -335,50 +335,28 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("quiet", "shown"), [(False, True), (True, False)])
+@pytest.mark.parametrize(("options", "is_terminal", "has_rich", "is_shown", "has_bar"), [
+    ({}, True, True, True, True),
+    ({"json": True}, True, True, True, False),
+    ({"quiet": True}, True, True, False, False),
+    ({}, True, False, False, False),
+    ({}, False, True, False, False),
+])  # fmt: skip
 def test_long_work_shows_on_a_terminal(
-    quiet: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+    options: dict[str, bool], is_terminal: bool, has_rich: bool, is_shown: bool, has_bar: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    stream = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    with Output(quiet=quiet).working("thinking"):
+    if not has_rich:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    with Output(**options).working("thinking"):
         pass
-    assert ("thinking" in terminal.getvalue()) == shown
-
-
-@pytest.mark.parametrize(
-    ("options", "is_shown"), [({}, True), ({"quiet": True}, False), ({"json": True}, False)]
-)
-def test_a_bar_shows_how_far_it_is_on_a_terminal(
-    options: dict[str, bool], is_shown: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
+    assert ("thinking" in stream.getvalue()) == is_shown == bool(stream.getvalue())
     with Output(**options).progress("opening") as tell:
         tell("compile", 3, 57)
-    assert ("compile 3 of 57" in terminal.getvalue()) == is_shown
-
-
-def test_a_bar_is_silent_in_a_pipe_and_without_rich(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with Output().progress("opening") as tell:
-        tell("compile", 3, 57)
-    assert capsys.readouterr() == ("", "")
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    with Output().progress("opening") as tell:
-        tell("compile", 3, 57)
-    assert not terminal.getvalue()
-
-
-def test_long_work_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    with Output().working("thinking"):
-        pass
-    assert capsys.readouterr() == ("", "")
+    assert ("compile 3 of 57" in stream.getvalue()) == has_bar
 
 
 def test_a_daemon_without_stderr_gets_its_answer(tmp_path: Path) -> None:
