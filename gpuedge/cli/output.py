@@ -91,8 +91,7 @@ class Output:
     def show(self, document: dict[str, Any], parts: Iterable[str | Table]) -> None:
         """Print a result: the document (it has a ``schema`` key) if JSON was asked for, else parts.
 
-        Of a table, None is shown as a dash, columns that are empty are left out, and the last one
-        wraps at the terminal's width. One without rows is left out.
+        Tables without rows are left out.
         """
         if self.json:
             print(json.dumps(document, indent=2, allow_nan=False))
@@ -104,10 +103,9 @@ class Output:
                 self._table(part)
 
     def _table(self, shown: Table) -> None:
-        cells = [["-" if c is None else _cell(str(c)) for c in row] for row in shown.rows]
         paint, title = self._painter(), plain(shown.title, None)
-        head, *body = table([shown.columns, *cells], paint=paint)
-        rule = RULE * max(map(len, table([shown.columns, *cells])))
+        head, *body = table(shown.cells, paint=paint)
+        rule = RULE * max(map(len, table(shown.cells)))
         first = paint("title", title) if paint else title
         _print("\n".join((first, head, rule, *body, "")), sys.stdout)
 
@@ -150,10 +148,6 @@ def _print(text: str, stream: TextIO) -> None:
     except UnicodeEncodeError:
         text = text.replace(RULE, "-").encode(encoding, "backslashreplace").decode(encoding)
     print(text, file=stream)
-
-
-def _cell(text: str) -> str:
-    return plain(text.replace("\t", " "), None, lines=True)
 
 
 ECHOES = ("argument", "device=", "fallback=", "probe(")

@@ -5,7 +5,7 @@ Plain text and plain data; the command line draws its own tables from the same l
 
 from __future__ import annotations
 
-from gpuedge.core.text import counted, plain, table
+from gpuedge.core.text import Table, counted, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,5 +127,5 @@ def as_text(report: ProbeReport) -> str:
     """Return the headline and a table as wide as the terminal."""
     if not report.tried:
         return headline(report)
-    rows = table([TITLES, *rows_of(report)])
-    return "\n".join([headline(report), "", *rows, *footnotes(report)])
+    devices = Table(f"{headline(report)}\n", TITLES, rows_of(report))
+    return "\n".join([str(devices), *footnotes(report)])

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpuedge.core.text import Table, counted, duration, plain, table
+from gpuedge.core.text import Table, counted, duration, plain
 from gpuedge.decide.explain import memory
 from gpuedge.decide.options import DEFAULT
 from gpuedge.runtime import yardstick
@@ -33,14 +33,8 @@ def parts(page: ModelCheck) -> Iterator[str | Table]:
 
 def as_text(page: ModelCheck) -> str:
     """Return the page as plain text."""
-    texts = []
-    for part in parts(page):
-        if isinstance(part, str):
-            texts.append(part.strip("\n"))
-        elif part.rows:
-            cells = [[plain(str(cell), None, lines=True) for cell in row] for row in part.rows]
-            texts.append("\n".join([part.title, *table([part.columns, *cells])]))
-    return "\n\n".join(texts)
+    shown = (part for part in parts(page) if isinstance(part, str) or part.rows)
+    return "\n\n".join(str(part).strip("\n") for part in shown)
 
 
 def _headline(page: ModelCheck) -> str:
