@@ -107,7 +107,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
             detail = "no driver was tested, because a setting cannot be used"
             checks.append(Check("probe", FAIL, detail, "mend what FAILs above"))
     counts = {word: sum(c.result == word for c in checks) for word in (PASS, INFO, WARN, FAIL)}
-    body = {
+    body: dict[str, Any] = {
         "schema": SCHEMA,
         "version": here.version,
         "counts": counts,
@@ -118,7 +118,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     rows = [(c.result, c.name, f"{c.detail}\n-> {c.fix}" if c.fix else c.detail) for c in checks]
     findings = Table("gpuedge doctor", ("result", "check", "finding"), rows)
     summary = ", ".join(f"{n} {word}" for word, n in counts.items())
-    output.show(body, [findings, *matrix.tables(report), summary])
+    output.show(body, [findings, *matrix.tables(body["matrix"]), summary])
     return 1 if counts[FAIL] else 0
 
 

@@ -101,7 +101,7 @@ def play(
     *((f"run {{digits.onnx}} --input {given}", ("[GE-203] There is no input file at",))
       for given in ("image={no.npy}", "image={no.png}", "{no.npz}")),
     ("run {digits.onnx} --input image=/", ("The input file / cannot be read: it is not a file.",)),
-    ("run {digits.onnx} --input image={wide.npy}", ("[GE-201]", "[1, 1, 9, 8]", "--input")),
+    ("run {digits.onnx} --input image={wide.npy}", ("[GE-201]", "[1, 1, 9, 8]", "by: --input")),
     ("run {digits.onnx} --input picture={images.npy} --output {a}/b", ("[GE-203]", "picture")),
     ("run {digits.onnx}", ("[GE-203]", "image")),
 ])  # fmt: skip
