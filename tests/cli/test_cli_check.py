@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan.arrange import arrange
 from gpuedge.plan.planner import plan, why_not
 from gpuedge.probing.report import ProbeReport, ProbeRow
-from gpuedge.runtime import yardstick
+from gpuedge.runtime import clock, yardstick
 from gpuedge.runtime.devices import POOL
 
 F64 = onnx.TensorProto.DOUBLE
@@ -114,7 +115,11 @@ def test_every_node_has_a_place_on_every_level(
     assert body["cpu"]["ns"] > 0 and not body["cpu"]["error"]
 
 
-def test_segments_memory_and_time_are_those_of_the_plan(file: str) -> None:
+def test_segments_memory_and_time_are_those_of_the_plan(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = count(0, 10**9)  # the CPU seems to take one for each run
+    monkeypatch.setattr(clock, "now_ns", lambda: next(seconds))
     found = gpuedge.check(file, shapes={"x": (2, 3, 8, 8)})
     graph = OnnxModel.load(file).specialise({"x": (2, 3, 8, 8)})
     for one, caps in zip(found.devices, (WIDE, TEXTURES), strict=True):
@@ -128,7 +133,8 @@ def test_segments_memory_and_time_are_those_of_the_plan(file: str) -> None:
         where = arrange(made, caps.offset_alignment, has_suballocation=caps.has_suballocation)
         assert one.nbytes == sum(b.nbytes for b in where.buffers.values())
         assert mine.launches == len(made.passes)
-        assert one.predicted_ns == mine.predicted_ns + rest.predicted_ns > 0
+        assert one.predicted_ns == mine.predicted_ns + rest.predicted_ns
+        assert mine.predicted_ns > 0 and 10**8 < rest.predicted_ns < found.cpu["ns"] == 10**9
         assert (one.startup_ns or 0) > 0
         assert 0 < mine.most_alive <= mine.nbytes["scratch"]
         assert f"memory on {one.device}: " in str(found)
@@ -232,6 +238,18 @@ def test_a_node_that_runs_nowhere_fails_the_check(
     assert not body["is_ok"]
     assert main(["check", file, *SHAPE]) == 1
     assert "nowhere" in capsys.readouterr().out
+
+
+def test_a_cpu_that_cannot_run_it_fails_the_check(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UnsupportedOpError("Too much of everything.")
+
+    monkeypatch.setattr(type(POOL.cpu()), "compile", refuse)
+    assert main(["check", file, *SHAPE, "--device", "cpu"]) == 1
+    assert "the CPU cannot run it alone: [GE-501] Too much" in capsys.readouterr().out
+    assert main(["check", file, *SHAPE, "--device", "vulkan"]) == 0
 
 
 def test_without_a_gpu_the_cpu_runs_all(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
