@@ -10,7 +10,7 @@ from gpuedge.bench import SCHEMA, measure, trace
 from gpuedge.cli.arguments import check_writable, whole
 from gpuedge.cli.devices import named_gpu
 from gpuedge.cli.output import Output
-from gpuedge.core.text import duration
+from gpuedge.core.text import Table, duration
 from gpuedge.decide.speeds import predict, speeds_of
 
 MAX_ROUNDS = 200
@@ -39,18 +39,14 @@ def run(options: argparse.Namespace, output: Output) -> int:
         trace.write(traced, options.trace)
         output.log(f"{options.trace}: {traced.runs} runs of {len(traced.series)} graphs")
     body = document(traced)
-    output.document(body)
     rows = [
         (row["graph"], *(duration(row[key]) for key in ("cpu_ns", "gpu_ns")),
          f"{row['cpu_ns'] / row['gpu_ns']:.2f}x", duration(row["predicted_ns"]))
         for row in body["rows"]
     ]  # fmt: skip
     title = f"{device} ({traced.device_class}, opened in {duration(traced.opening_ns)})"
-    output.table(
-        title,
-        ("graph", f"CPU ({traced.engine})", "GPU", "speed-up", "predicted of its class"),
-        rows,
-    )
+    columns = ("graph", f"CPU ({traced.engine})", "GPU", "speed-up", "predicted of its class")
+    output.show(body, [Table(title, columns, rows)])
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from gpuedge.cli.output import Output
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
-from gpuedge.core.text import counted
+from gpuedge.core.text import Table, counted
 from gpuedge.safety import paths
 from gpuedge.safety.blocklist import FATAL, FOLDER, MARK, Blocklist, date, last_block
 from gpuedge.safety.store import FILES, FileKind
@@ -64,20 +65,19 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "crashes": crashes,
         "not_removed": [str(p) for p in left],
     }
-    output.document(body)
     if not is_clearing:
-        _show(body, output, what="crashes" if options.crashes else "files")
+        output.show(body, _parts(body, what="crashes" if options.crashes else "files"))
         return 0
     total = sum(row["nbytes"] for row in rows)
     removed = counted(len(files) - len(left), "file")
-    output.text(f"removed {removed} ({total} bytes) from {folder}")
+    output.show(body, [f"removed {removed} ({total} bytes) from {folder}"])
     for path in left:
         output.log(f"cannot remove {path}")
     return 1 if left else 0
 
 
-def _show(body: dict[str, Any], output: Output, *, what: str) -> None:
-    """Print what the files for each purpose take, and the devices that are left alone."""
+def _parts(body: dict[str, Any], *, what: str) -> Iterator[str | Table]:
+    """Tell what the files for each purpose take, and of the devices that are left alone."""
     place, files = f"{body['path']} ({body['source']})", body["files"]
     if files:
         sizes: dict[tuple[str, str], list[int]] = {}
@@ -85,13 +85,13 @@ def _show(body: dict[str, Any], output: Output, *, what: str) -> None:
             sizes.setdefault((row["kind"], row["purpose"]), []).append(row["nbytes"])
         cells = [(kind, len(of), sum(of), purpose) for (kind, purpose), of in sizes.items()]
         title = f"{place}, {sum(row['nbytes'] for row in files)} bytes"
-        output.table(title, ("file", "number", "bytes", "what for"), cells)
+        yield Table(title, ("file", "number", "bytes", "what for"), cells)
     elif not body["crashes"]:
-        output.text(f"{place} holds no {what}")
+        yield f"{place} holds no {what}"
     if body["crashes"]:
         columns = ("device", "times", "last (and at what step)", "state")
-        output.table("unfinished starts", columns, map(_crash_cells, body["crashes"]))
-        output.text("forget them: gpuedge cache clear --crashes")
+        yield Table("unfinished starts", columns, [*map(_crash_cells, body["crashes"])])
+        yield "forget them: gpuedge cache clear --crashes"
 
 
 def _crash_cells(crash: dict[str, Any]) -> tuple[object, ...]:

@@ -48,12 +48,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         checked = check.check(
             options.model, device=options.device, shapes=shapes, fallback=options.fallback
         )
-    output.document(checked.to_dict())
-    output.text(f"{check_text.headline(checked)}\n")
-    for title, columns, rows in check_text.tables(checked):
-        output.table(title, columns, rows)
-    for note in check_text.notes(checked):
-        output.text(note)
+    output.show(checked.to_dict(), check_text.parts(checked))
     return 0 if checked.is_ok else 1
 
 

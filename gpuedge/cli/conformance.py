@@ -9,6 +9,7 @@ import argparse
 import os
 import re
 import time
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from os.path import realpath
 from pathlib import Path
@@ -24,6 +25,7 @@ from gpuedge.conformance.catalogue import everything, shard_of
 from gpuedge.conformance.results import Results, check_same, junit, read, summary
 from gpuedge.conformance.runner import Runner
 from gpuedge.core.errors import UsageError
+from gpuedge.core.text import Table
 from gpuedge.safety.paths import is_stream, save_named
 
 SHOWN_PROBLEMS = 20
@@ -74,9 +76,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
     cases = chosen(options)
     if options.action == "list":
         body = {"schema": "gpuedge.conformance.list/1", "profile": options.profile}
-        output.document({**body, "cases": [s.id for s in cases]})
-        for case in cases:
-            output.text(case.id)
+        names = [case.id for case in cases]
+        output.show({**body, "cases": names}, names)
         return 0
     return _run(options, cases, output)
 
@@ -157,8 +158,7 @@ def _carry_out(
         if not_run := [case.id for case in cases if case.id not in results.rows]:
             output.log(f"{len(not_run)} of {len(cases)} cases were not run; --resume runs them")
     body = summary(results, not_run, runner.notes)
-    output.document(body)
-    _show(body, output)
+    output.show(body, _parts(body))
     if results.is_lost:
         return 4
     return 0 if results.is_good else 1
@@ -170,30 +170,28 @@ def _device(named: str | None, output: Output) -> dict[str, Any]:
     return {"schema": SCHEMA, "device": row.device, "identity": dict(row.identity)}
 
 
-def _show(body: dict[str, Any], output: Output) -> None:
+def _parts(body: dict[str, Any]) -> Iterator[str | Table]:
     identity = body["identity"]
     rows = [
-        (op, f"{one['passed']} of {one['run']}", one["skipped"] or None,
-         None if one["worst"] is None else f"{one['worst']:.2f}", f"{one['seconds']:.1f} s")
-        for op, one in body["operations"].items()
+        (op, f"{tally['passed']} of {tally['run']}", tally["skipped"] or None,
+         None if tally["worst"] is None else f"{tally['worst']:.2f}", f"{tally['seconds']:.1f} s")
+        for op, tally in body["operations"].items()
     ]  # fmt: skip
     title = f"Conformance of {body['device']} ({identity.get('name', '?')}), {body['profile']}"
-    output.table(
-        title, ("operation", "passed", "skipped", "worst error, of the bound", "time"), rows
-    )
+    columns = ("operation", "passed", "skipped", "worst error, of the bound", "time")
+    yield Table(title, columns, rows)
     problems = [
         (row["status"], row["id"], row.get("reason", ""))
         for row in body["problems"][:SHOWN_PROBLEMS]
     ]
-    if problems:
-        output.table("What did not pass", ("status", "case", "reason"), problems)
+    yield Table("What did not pass", ("status", "case", "reason"), problems)
     for reason, count in body["skipped"].items():
-        output.text(f"{count} skipped: {reason}")
+        yield f"{count} skipped: {reason}"
     for note in body["notes"]:
-        output.text(f"note: {note}")
+        yield f"note: {note}"
     counts = body["counts"]
     run_count = counts["cases"] - counts["skipped"]
-    output.text(
+    yield (
         f"{counts['passed']} of {run_count} cases passed in {body['seconds']:.1f} s"
         + (f"; {counts['skipped']} do not apply" if counts["skipped"] else "")
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,7 +24,7 @@ from gpuedge.cli.arguments import seconds
 from gpuedge.cli.output import Output, read_json
 from gpuedge.core.errors import InputError, UnknownDeviceError, UsageError
 from gpuedge.core.identity import Identity
-from gpuedge.core.text import counted, plain, shown
+from gpuedge.core.text import Table, counted, plain, shown
 from gpuedge.probing import api
 from gpuedge.probing.show import forbidden
 
@@ -102,15 +102,14 @@ def show(options: argparse.Namespace, output: Output) -> int:
             )
     entries = [database.entry(name) for name in options.ids] or list(database)
     records = [{"api": entry.api, **entry.source} for entry in entries]
-    output.document({"schema": "gpuedge.db.show/1", "database": told, "entries": records})
-    if options.ids:
-        for record in records:
-            output.text(json.dumps(record, indent=2))
-        return 0
     rows = [
         (e.id, e.api, e.state, e.effect, forbidden(e.action.to_dict()), e.summary) for e in entries
     ]
-    output.table(headline, ("entry", "api", "state", "effect", "restrictions", "summary"), rows)
+    columns = ("entry", "api", "state", "effect", "restrictions", "summary")
+    listed = [Table(headline, columns, rows)]
+    in_full = (json.dumps(record, indent=2) for record in records)
+    body = {"schema": "gpuedge.db.show/1", "database": told, "entries": records}
+    output.show(body, in_full if options.ids else listed)
     return 0
 
 
@@ -179,24 +178,27 @@ def why(options: argparse.Namespace, output: Output) -> int:
         (source, name, judge(record).to_dict(all=True))
         for source, name, record in devices(options.device)
     ]
-    if options.device is not None:
-        output.document(judged[0][2])
-    else:
-        traces = [{"device": source, "name": name, **body} for source, name, body in judged]
-        output.document({"schema": "gpuedge.db.machine/1", "devices": traces})
+    traces = [{"device": source, "name": name, **body} for source, name, body in judged]
+    body = {"schema": "gpuedge.db.machine/1", "devices": traces}
+    parts = (part for device in judged for part in _judged(*device, is_all=options.all))
+    output.show(body if options.device is None else judged[0][2], parts if judged else [NOTHING])
     if not judged:
-        output.text(NOTHING)
         output.log(HOW)
-    for source, name, body in judged:
-        output.table(f"{name} ({source})", ("what", "is"), _subject(body))
-        for result, heading in HEADINGS.items():
-            rows = [[f[c] for c in COLUMNS] for f in body["findings"] if f["result"] == result]
-            told = f"{counted(len(rows), 'entry')} {heading}"
-            if rows and (result != "false" or options.all):
-                output.table(told, [name.replace("_", " ") for name in COLUMNS], rows)
-            elif rows:
-                output.text(f"{told}; --all shows them")
     return 0
+
+
+def _judged(
+    source: str, name: str, body: Mapping[str, Any], *, is_all: bool
+) -> Iterator[str | Table]:
+    """Tell who a device is, and of the entries that are, may be and are not about it."""
+    yield Table(f"{name} ({source})", ("what", "is"), _subject(body))
+    for result, heading in HEADINGS.items():
+        rows = [[f[c] for c in COLUMNS] for f in body["findings"] if f["result"] == result]
+        told = f"{counted(len(rows), 'entry')} {heading}"
+        if result != "false" or is_all:
+            yield Table(told, [name.replace("_", " ") for name in COLUMNS], rows)
+        elif rows:
+            yield f"{told}; --all shows them"
 
 
 def _subject(body: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -241,8 +243,7 @@ def update(options: argparse.Namespace, output: Output) -> int:
         with output.working(f"asking {options.source}"):
             outcome = updating.update(options.source, root=root, deadline_s=options.deadline)
     body = {"schema": "gpuedge.db.update/1", "sentence": outcome.sentence, **asdict(outcome)}
-    output.document(body)
-    output.text(outcome.sentence)
+    output.show(body, [outcome.sentence])
     return 1 if outcome.status == "kept" else 0
 
 
@@ -262,7 +263,10 @@ def replay(options: argparse.Namespace, output: Output) -> int:
         for name in sorted(saved.keys() | now.keys())
         if json.dumps(saved.get(name)) != json.dumps(now.get(name))
     ]
-    output.document(
+    titles = ("field", "saved", "now")
+    cells = [[plain(json.dumps(row[name]), SHOWN) for name in titles] for row in rows]
+    differ = Table(f"{counted(len(rows), 'field')} of {options.file} differ", titles, cells)
+    output.show(
         {
             "schema": "gpuedge.db.replay/1",
             "file": options.file,
@@ -270,15 +274,10 @@ def replay(options: argparse.Namespace, output: Output) -> int:
             "made_by": decision.version,
             "device": {"saved": decision.device, "now": again.device},
             "differences": rows,
-        }
+        },
+        [f"identical, {len(after)} bytes: {again.reason}" if before == after else differ],
     )
-    if before == after:
-        output.text(f"identical, {len(after)} bytes: {again.reason}")
-        return 0
-    titles = ("field", "saved", "now")
-    cells = [[plain(json.dumps(row[name]), SHOWN) for name in titles] for row in rows]
-    output.table(f"{counted(len(rows), 'field')} of {options.file} differ", titles, cells)
-    return 1
+    return 0 if before == after else 1
 
 
 ACTIONS: Final[Mapping[str, tuple[Callable[[argparse.Namespace, Output], int], str]]] = {

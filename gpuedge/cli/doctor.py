@@ -15,22 +15,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gpuedge
 from gpuedge import backends
 from gpuedge.capdb.database import load
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.identity.versions import show as show_version
-from gpuedge.cli import info, matrix
+from gpuedge.cli import matrix
 from gpuedge.cli.arguments import add_probing
+from gpuedge.cli.machine import Machine
 from gpuedge.cli.output import Output
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.identity import Identity
-from gpuedge.executors.cpu import CpuExecutor, known_answers
+from gpuedge.core.text import Table
 from gpuedge.probing import api, pins, show
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.strings import AUTO, CPU, find, parse
-from gpuedge.safety import machine, paths
+from gpuedge.safety import paths
 
 SCHEMA = "gpuedge.doctor/1"
 PASS, INFO, WARN, FAIL = "PASS", "INFO", "WARN", "FAIL"
@@ -97,81 +97,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> int:
     """Run all checks and print them; 1 if one of them is FAIL."""
     with output.working("testing drivers"):
-        here = processor()
-        checks = [*environment_checks(), *processor_checks(here)]
+        here = Machine()
+        checks = [*environment_checks(here), *processor_checks(here.processor)]
         try:
             report = api.probe(refresh=options.refresh, deadline_s=options.deadline)
             checks += report_checks(report)
         except GpuEdgeError:
-            report = ProbeReport((), gpuedge.__version__)
+            report = ProbeReport((), here.version)
             detail = "no driver was tested, because a setting cannot be used"
             checks.append(Check("probe", FAIL, detail, "mend what FAILs above"))
     counts = {word: sum(c.result == word for c in checks) for word in (PASS, INFO, WARN, FAIL)}
-    output.document(
-        {
-            "schema": SCHEMA,
-            "version": gpuedge.__version__,
-            "counts": counts,
-            "checks": [asdict(c) for c in checks],
-            "matrix": matrix.to_dict(report),
-            "processor": here,
-        }
-    )
+    body: dict[str, Any] = {
+        "schema": SCHEMA,
+        "version": here.version,
+        "counts": counts,
+        "checks": [asdict(c) for c in checks],
+        "matrix": matrix.to_dict(report),
+        "processor": here.processor,
+    }
     rows = [(c.result, c.name, f"{c.detail}\n-> {c.fix}" if c.fix else c.detail) for c in checks]
-    output.table("gpuedge doctor", ("result", "check", "finding"), rows)
-    matrix.show(report, output)
-    output.text(", ".join(f"{n} {word}" for word, n in counts.items()))
+    findings = Table("gpuedge doctor", ("result", "check", "finding"), rows)
+    summary = ", ".join(f"{n} {word}" for word, n in counts.items())
+    output.show(body, [findings, *matrix.tables(body["matrix"]), summary])
     return 1 if counts[FAIL] else 0
 
 
-def environment_checks() -> Iterator[Check]:
+def environment_checks(here: Machine) -> Iterator[Check]:
     """Check packages, settings, folders and tools. Touches no driver."""
-    here = info.python()
-    yield Check("gpuedge", PASS, gpuedge.__version__)
-    yield Check("python", PASS, f"{here['version']} on {here['os']} {here['machine']}")
-    yield from _packages()
+    yield Check("gpuedge", PASS, here.version)
+    yield Check("python", PASS, "{version} on {os} {machine}".format(**here.python))
+    for name, is_required in here.requirements.items():
+        if installed := here.packages[name]:
+            yield Check(f"package {name}", PASS, installed)
+        elif is_required:
+            result = WARN if name in GPU_PACKAGES else FAIL
+            yield Check(f"package {name}", result, "not installed", f"pip install {name}")
     yield from _settings()
     fix = f"known: {', '.join(s.variable for s in config.SETTINGS.values())}"
     for name in config.unknown_variables():
         yield Check("settings", WARN, f"{name} is set, but gpuedge does not know it", fix)
-    yield from _folders()
+    yield from _folders(here)
     none = "none; only needed for kernels in GLSL"
     fix = "on Debian: apt-get install glslang-tools; or see docs/install.md for pyshaderc"
-    compiler = info.glsl_compiler()
+    compiler = here.glsl_compiler
     yield Check("GLSL compiler", *((PASS, compiler) if compiler else (WARN, none, fix)))
     fix = "sudo usermod -aG render,video $USER, then log in again"
     for node in sorted(Path("/dev/dri").glob("renderD*")):
         if not os.access(node, os.R_OK | os.W_OK):
             yield Check("device file", WARN, f"{node} may not be opened by this user", fix)
-
-
-def _packages() -> Iterator[Check]:
-    versions = info.package_versions()
-    for name, is_required in info.requirements().items():
-        if installed := versions[name]:
-            yield Check(f"package {name}", PASS, installed)
-        elif is_required:
-            result = WARN if name in GPU_PACKAGES else FAIL
-            yield Check(f"package {name}", result, "not installed", f"pip install {name}")
-
-
-FLAGS = ("avx2", "avx512f", "avx512bw", "vnni", "int8", "asimddp", "i8mm", "sve")
-"""What processors say of 8-bit products, or parts of it."""
-
-
-def processor() -> dict[str, Any]:
-    """Return the processor, and what ONNX Runtime answers on it; `flags` is None if not known."""
-    here = machine.processor()
-    facts: dict[str, Any] = {
-        "model": here.model, "flags": None if here.flags is None else here.offers(*FLAGS),
-        "engine": CpuExecutor().engine, "asked": 0, "wrong": [],
-    }  # fmt: skip
-    with suppress(ImportError):  # a package that is damaged, or absent: reported with the packages
-        facts["engine"] = CpuExecutor().kernel
-        if facts["engine"] != "numpy":
-            known = known_answers()
-            facts |= {"asked": known.asked, "wrong": sorted(map(str, known.wrong))}
-    return facts
 
 
 def processor_checks(facts: dict[str, Any]) -> Iterator[Check]:
@@ -222,18 +195,16 @@ def _resolved(name: str) -> str:
     return shown if setting.source == variable else f"{shown} (from the {setting.source})"
 
 
-def _folders() -> Iterator[Check]:
+def _folders(here: Machine) -> Iterator[Check]:
     try:
         is_named, folder = bool(config.get("db").value), paths.cache_dir()
     except GpuEdgeError:
         return  # reported with the settings
-    database = info.database_in_use()
-    if "error" not in database:
-        detail = f"{database['folder']} ({database['line']})"
-        yield Check("capability_db", PASS, detail)
+    if "error" not in here.database:
+        yield Check("capability_db", PASS, "{folder} ({line})".format(**here.database))
     elif not is_named:  # else reported with the settings
         fix = "reinstall gpuedge, or: gpuedge cache clear"
-        yield Check("capability_db", FAIL, database["line"], fix)
+        yield Check("capability_db", FAIL, here.database["line"], fix)
     trial = folder / f".doctor.{os.getpid()}"
     if paths.write_atomic(trial, b"gpuedge"):
         trial.unlink(missing_ok=True)

@@ -16,10 +16,11 @@ from gpuedge.cli.devices import named_gpu
 from gpuedge.cli.output import Output, blaming
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import UsageError
+from gpuedge.core.text import Table
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan import library
 from gpuedge.probing.report import ProbeRow
-from gpuedge.runtime.forecast import Forecast, kernels_of
+from gpuedge.runtime.forecast import Forecast
 from gpuedge.safety.paths import check_readable, save_named
 
 LEAST = ProbeRow(
@@ -59,12 +60,16 @@ def run(options: argparse.Namespace, output: Output) -> int:
         users = [v.id for v in variants if name in v.kernels]
         kernels.append({"name": name, "lines": len(text.splitlines()), "variants": users})
     rows_of_variants = [asdict(v) for v in variants]
-    output.document({"schema": "gpuedge.plan/1", "kernels": kernels, "variants": rows_of_variants})
     rows = [(k["name"], k["lines"], ", ".join(k["variants"])) for k in kernels]
-    output.table("Kernel texts", ("kernel", "lines", "variants"), rows)
     details = [(v.op, v.id, "x".join(map(str, v.local)), _facts(v)) for v in variants]
     titles = ("operation", "variant", "workgroup", "only where")
-    output.table("Variants, as in variants.toml", titles, details)
+    output.show(
+        {"schema": "gpuedge.plan/1", "kernels": kernels, "variants": rows_of_variants},
+        [
+            Table("Kernel texts", ("kernel", "lines", "variants"), rows),
+            Table("Variants, as in variants.toml", titles, details),
+        ],
+    )
     return 0
 
 
@@ -86,8 +91,7 @@ def _show(options: argparse.Namespace, output: Output) -> int:
     text = texts[name]
     body: dict[str, Any] = {"schema": "gpuedge.kernel/1", "name": name, "text": text}
     if not options.dialect:
-        output.document(body)
-        output.text(text.rstrip("\n"))
+        output.show(body, [text.rstrip("\n")])
         return 0
     kernel = lang.load(text, filename=f"shaders/{name}.kern")
     blob = lang.print_kernel(kernel, options.dialect)
@@ -103,10 +107,8 @@ def _show(options: argparse.Namespace, output: Output) -> int:
         "push_bytes": blob.push_bytes,
         "code": listing,
     }
-    output.document(body)
     output.log(f"{name} as {blob.dialect}: {len(blob.code)} bytes, sha256 {blob.digest}")
-    if is_text:
-        output.text(listing.rstrip("\n"))
+    output.show(body, [listing.rstrip("\n")] if is_text else ())
     return 0
 
 
@@ -122,8 +124,8 @@ def _explain(options: argparse.Namespace, output: Output) -> int:
     row = LEAST
     if options.device is not None:
         row = named_gpu(options.device, "kernels explain", output)
-    seen = Forecast(graph, row)
-    drawings = {"before": picture.before(graph), "after": picture.after(graph, kernels_of(seen))}
+    kernels = {step.nodes: step.kernel for step in Forecast(graph, row).steps}
+    drawings = {"before": picture.before(graph), "after": picture.after(graph, kernels)}
     titles = (
         f"{Path(options.name).name}: the graph",
         f"after rewriting, for {row.device} ({row.name})",
@@ -132,13 +134,12 @@ def _explain(options: argparse.Namespace, output: Output) -> int:
     if options.output is not None:
         data = picture.svg(text) if options.output.endswith(".svg") else text.encode()
         save_named(Path(options.output), data, "--output")
-    body = {name: asdict(drawn) for name, drawn in drawings.items()}
-    output.document({
-        "schema": "gpuedge.kernels.explain/2", "model": options.name, "device": row.device,
-        **body, "file": options.output, "dot": None if options.output else text,
-    })  # fmt: skip
     for name, drawn in drawings.items():
         output.log(f"{name}: {picture.about(drawn)}")
-    if options.output is None:
-        output.text(text.rstrip("\n"))
+    body = {
+        "schema": "gpuedge.kernels.explain/2", "model": options.name, "device": row.device,
+        **{name: asdict(drawn) for name, drawn in drawings.items()},
+        "file": options.output, "dot": None if options.output else text,
+    }  # fmt: skip
+    output.show(body, () if options.output else [text.rstrip("\n")])
     return 0

@@ -5,12 +5,11 @@ Made from a probe report alone; `gpuedge doctor` prints it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuedge import backends
-from gpuedge.cli.output import Output
-from gpuedge.core import text
+from gpuedge.core.text import Table, plain
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
 NOTHING = "-"
@@ -20,12 +19,26 @@ FACTS = ("device", "status", "code", "reason", "route", "restrictions")
 """What the document says of each cell."""
 
 
-def levels(report: ProbeReport) -> list[str]:
-    """Return the columns: every level probed by default here, and what else was probed."""
-    return list(dict.fromkeys([*backends.PROBED, *(row.backend for row in report.tried)]))
+def to_dict(report: ProbeReport) -> dict[str, Any]:
+    """Return the matrix and the limits as a JSON-ready dictionary.
+
+    Its ``levels`` are every level probed by default here, and what else was probed.
+    """
+    levels = list(dict.fromkeys([*backends.PROBED, *(row.backend for row in report.tried)]))
+    lines = []
+    for routes in _lines(report):
+        cells: dict[str, list[dict[str, Any]]] = {level: [] for level in levels}
+        for row in routes:
+            cells[row.backend].append({fact: getattr(row, fact) for fact in FACTS})
+        first = routes[0]
+        physical = first.physical if first.index is not None else ""
+        name = plain(first.name or first.backend)
+        lines.append({"name": name, "physical": physical, "levels": cells})
+    caps = {row.device: dict(row.caps) for row in report.devices if row.caps}
+    return {"levels": levels, "lines": lines, "limits": caps}
 
 
-def lines(report: ProbeReport) -> list[list[ProbeRow]]:
+def _lines(report: ProbeReport) -> list[list[ProbeRow]]:
     """Return the lines of the matrix: usable devices first, best first, then the rest.
 
     A line has the rows of a device with every API route to it, or of a driver without one.
@@ -45,57 +58,44 @@ def lines(report: ProbeReport) -> list[list[ProbeRow]]:
     return list(grouped.values())
 
 
-def name(line: list[ProbeRow]) -> str:
-    """Return what the device or the driver of a line is called."""
-    return text.plain(line[0].name or line[0].backend)
+def tables(matrix: Mapping[str, Any]) -> Iterator[Table]:
+    """Yield what `to_dict` returned as tables."""
+    levels = matrix["levels"]
+    yield Table(
+        "Drivers and levels (ok :0 under gles30 is gles30:0, ok :0* has restrictions)",
+        (*levels, "driver or device"),
+        [
+            (*(_cell(line["levels"][level]) for level in levels), line["name"])
+            for line in matrix["lines"]
+        ],
+    )
+    yield Table(
+        "What works, and what it holds (the largest tensor, counted as float32)",
+        ("device", "tensor", "texture", "bindings", "numbers", "storage, exact one first"),
+        [_limits(device, caps) for device, caps in matrix["limits"].items()],
+    )
 
 
-def cell(line: Iterable[ProbeRow], level: str) -> str:
+def _cell(routes: Sequence[Mapping[str, Any]]) -> str:
     """Return what stands at a level, such as ``ok :0``, or ``ok :0*`` under restrictions."""
     places_by_status: dict[str, str] = {}
-    for row in line:
-        if row.backend == level:
-            place = f" :{row.device.partition(':')[2]}" if ":" in row.device else ""
-            mark = "*" if row.restrictions and row.is_usable else ""
-            places_by_status[row.status] = places_by_status.get(row.status, "") + place + mark
+    for route in routes:
+        status, (_, colon, number) = route["status"], route["device"].partition(":")
+        place = f" :{number}" if colon else ""
+        mark = "*" if route["restrictions"] and status == "ok" else ""
+        places_by_status[status] = places_by_status.get(status, "") + place + mark
     return ", ".join(status + places for status, places in places_by_status.items()) or NOTHING
 
 
-def show(report: ProbeReport, output: Output) -> None:
-    """Print the matrix, and the limits of the devices that work."""
-    columns = levels(report)
-    if body := [(*(cell(line, level) for level in columns), name(line)) for line in lines(report)]:
-        title = "Drivers and levels (ok :0 under gles30 is gles30:0, ok :0* has restrictions)"
-        output.table(title, (*columns, "driver or device"), body)
-    if held := [limits(row) for row in report.devices if row.caps]:
-        title = "What works, and what it holds (the largest tensor, counted as float32)"
-        titles = ("device", "tensor", "texture", "bindings", "numbers", "storage, exact one first")
-        output.table(title, titles, held)
-
-
-def limits(row: ProbeRow) -> list[str]:
+def _limits(device: str, caps: Mapping[str, Any]) -> list[str]:
     """Return how a usable device keeps tensors, and how large they may be."""
-    caps = row.caps
     size, side = caps.get("max_storage_buffer_bytes"), caps.get("max_texture_size")
     bindings, outputs = caps.get("max_storage_buffers"), caps.get("max_outputs") or 1
     return [
-        row.device,
+        device,
         NOTHING if size is None else f"{size / 2**20:g} MiB",
         NOTHING if side is None else f"{side}\u00b2",
         str(bindings) if side is None else f"{bindings} ({outputs} out)",
         "finite" if caps.get("is_finite_only") else "all",
         " ".join(caps.get("storages") or ["buffer"]),
     ]
-
-
-def to_dict(report: ProbeReport) -> dict[str, Any]:
-    """Return the matrix and the limits as a JSON-ready dictionary."""
-    lines_of_devices, columns = [], levels(report)
-    for line in lines(report):
-        cells: dict[str, list[dict[str, Any]]] = {level: [] for level in columns}
-        for row in line:
-            cells[row.backend].append({fact: getattr(row, fact) for fact in FACTS})
-        physical = line[0].physical if line[0].index is not None else ""
-        lines_of_devices.append({"name": name(line), "physical": physical, "levels": cells})
-    caps = {row.device: dict(row.caps) for row in report.devices if row.caps}
-    return {"levels": columns, "lines": lines_of_devices, "limits": caps}

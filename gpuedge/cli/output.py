@@ -9,14 +9,14 @@ from __future__ import annotations
 import ast
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError, InputError
-from gpuedge.core.text import plain, table
+from gpuedge.core.text import Table, plain, table
 from gpuedge.safety import paths
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ MAX_JSON = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a verb prints. With `json`, tables and text are dropped and `document` is printed."""
+    """Where a verb prints. With `json`, the document is printed instead of text and tables."""
 
     json: bool = False
     quiet: bool = False
@@ -88,28 +88,24 @@ class Output:
                 task, description=f"{stage} {done} of {total}", completed=done, total=total
             )
 
-    def document(self, body: dict[str, Any]) -> None:
-        """Print the JSON document, if JSON was asked for. `body` has a ``schema`` key."""
-        if self.json:
-            print(json.dumps(body, indent=2, allow_nan=False))
+    def show(self, document: dict[str, Any], parts: Iterable[str | Table]) -> None:
+        """Print a result: the document (it has a ``schema`` key) if JSON was asked for, else parts.
 
-    def text(self, text: str) -> None:
-        """Print a line of result, unless JSON was asked for."""
-        if not self.json:
-            _print(plain(text, None, lines=True), sys.stdout)
-
-    def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Print a table, unless JSON was asked for; the last column wraps at the terminal's width.
-
-        None is shown as a dash; columns that are empty are left out.
+        Tables without rows are left out.
         """
         if self.json:
+            print(json.dumps(document, indent=2, allow_nan=False))
             return
-        cells = [["-" if c is None else _cell(str(c)) for c in row] for row in rows]
-        paint = self._painter()
-        head, *body = table([columns, *cells], paint=paint)
-        rule = RULE * max(map(len, table([columns, *cells])))
-        title = plain(title, None)
+        for part in parts:
+            if isinstance(part, str):
+                _print(plain(part, None, lines=True), sys.stdout)
+            elif part.rows:
+                self._table(part)
+
+    def _table(self, shown: Table) -> None:
+        paint, title = self._painter(), plain(shown.title, None)
+        head, *body = table(shown.cells, paint=paint)
+        rule = RULE * max(map(len, table(shown.cells)))
         first = paint("title", title) if paint else title
         _print("\n".join((first, head, rule, *body, "")), sys.stdout)
 
@@ -117,7 +113,7 @@ class Output:
         """Print an error: its four-part message on stderr, and a document if JSON was asked for."""
         _print(str(error), sys.stderr)
         parts = {name: getattr(error, name) for name in ("what", "asked_by", "known", "hint")}
-        self.document({"schema": "gpuedge.error/1", "code": error.code, **parts})
+        self.show({"schema": "gpuedge.error/1", "code": error.code, **parts}, ())
 
     def _painter(self) -> Callable[[str, str], str] | None:
         """Return what colours a cell, None where the output has no colours."""
@@ -152,10 +148,6 @@ def _print(text: str, stream: TextIO) -> None:
     except UnicodeEncodeError:
         text = text.replace(RULE, "-").encode(encoding, "backslashreplace").decode(encoding)
     print(text, file=stream)
-
-
-def _cell(text: str) -> str:
-    return plain(text.replace("\t", " "), None, lines=True)
 
 
 ECHOES = ("argument", "device=", "fallback=", "probe(")

@@ -99,16 +99,16 @@ def before(graph: Graph) -> Drawing:
 def after(graph: Graph, kernels: Mapping[tuple[str, ...], str]) -> Drawing:
     """Return what becomes of the nodes.
 
-    `kernels` says what runs for nodes by their labels: variants of a GPU, empty where nothing runs.
-    Other nodes run on the CPU.
+    `kernels` says what runs for nodes by their labels: variants of a GPU, ``view`` where nothing
+    does. Other nodes run on the CPU.
     """
     by_label = {label(n): n for n in graph.nodes}
     groups: list[Group] = []
     for names, kernel in kernels.items():
         nodes = tuple(by_label[n] for n in names)
         title = _cut(" + ".join(n.op for n in nodes))
-        kind = "kernel" if kernel else "view"
-        groups.append((nodes, Box(title, _cut(kernel or "view"), kind, "\n".join(names))))
+        kind = "view" if kernel == "view" else "kernel"
+        groups.append((nodes, Box(title, _cut(kernel), kind, "\n".join(names))))
         for name in names:
             by_label.pop(name, None)
     for name, node in by_label.items():

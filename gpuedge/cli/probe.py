@@ -7,8 +7,8 @@ import argparse
 from gpuedge.cli.arguments import add_probing
 from gpuedge.cli.output import Output, blaming, read_json
 from gpuedge.core.errors import UnknownDeviceError
-from gpuedge.probing import api
-from gpuedge.probing import show as lines
+from gpuedge.core.text import Table
+from gpuedge.probing import api, show
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
 
@@ -32,25 +32,17 @@ def run(options: argparse.Namespace, output: Output) -> int:
             report = api.probe(
                 refresh=options.refresh, deadline_s=options.deadline, backends=options.backend
             )
-    output.document(report.to_dict())
-    headline = lines.headline(report)
-    rows = [
-        (device, row.name, lines.status_of(row), _details(row) if options.verbose else row.brief)
-        for device, row in lines.lines(report)
-    ]
-    if rows:
-        output.table(headline, lines.TITLES, rows)
-    else:
-        output.text(headline)
-    for note in lines.footnotes(report):
-        output.text(note)
+    headline = show.headline(report)
+    rows = show.rows_of(report, _details) if options.verbose else show.rows_of(report)
+    devices = Table(headline, show.TITLES, rows) if rows else headline
+    output.show(report.to_dict(), [devices, *show.footnotes(report)])
     return 0 if report.devices else 3
 
 
 def _details(row: ProbeRow) -> str:
     facts = {
-        "entries": "; ".join(lines.entries(row)),
-        "restrictions": lines.forbidden(row.restrictions),
+        "entries": "; ".join(show.entries(row)),
+        "restrictions": show.forbidden(row.restrictions),
         "database": row.database,
         "class": row.caps.get("device_class"),
         "storages": " ".join(row.caps.get("storages") or ()),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -27,7 +27,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
     UsageError,
 )
-from gpuedge.core.text import duration
+from gpuedge.core.text import Table, duration
 from gpuedge.executors.base import Progress
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel
@@ -115,8 +115,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "first_ms": round(times[0] * 1e3, 3),
         "warm_ms": round(statistics.median(times[1:]) * 1e3, 3) if times[1:] else None,
     }
-    output.document(body)
-    _show(body, str(decision), output)
+    output.show(body, _parts(body, str(decision)))
     return 0
 
 
@@ -192,17 +191,15 @@ def grouped(placement: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]
     return rows
 
 
-def _show(body: Mapping[str, Any], why: str, output: Output) -> None:
-    output.text(f"{why}\n")
+def _parts(body: Mapping[str, Any], why: str) -> Iterator[str | Table]:
+    yield f"{why}\n"
     columns = ("operators", "device", "kernel")
-    output.table("Where each part ran", columns, grouped(body["placement"]))
-    if body["refusals"]:
-        left = list(body["refusals"].items())
-        output.table("Left to the CPU", ("node", "why"), left)
+    yield Table("Where each part ran", columns, grouped(body["placement"]))
+    yield Table("Left to the CPU", ("node", "why"), list(body["refusals"].items()))
     outputs = [(o["name"], tuple(o["shape"]), o["dtype"], o["file"] or "") for o in body["outputs"]]
-    output.table("Outputs", ("name", "shape", "dtype", "file"), outputs)
+    yield Table("Outputs", ("name", "shape", "dtype", "file"), outputs)
     if body["steps"]:
-        output.table("Time of each step", profile.COLUMNS, profile.rows(body["steps"]))
-        output.text(profile.summary(body["steps"], body["warm_ms"]))
+        yield Table("Time of each step", profile.COLUMNS, profile.rows(body["steps"]))
+        yield profile.summary(body["steps"], body["warm_ms"])
     warm = "" if body["warm_ms"] is None else f", then {duration(body['warm_ms'] * 1e6)}"
-    output.text(f"first inference {duration(body['first_ms'] * 1e6)}{warm}")
+    yield f"first inference {duration(body['first_ms'] * 1e6)}{warm}"

@@ -102,6 +102,31 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
+class Table:
+    """A table to be shown: its title, the heads of its columns, and rows of cells.
+
+    None is shown as a dash.
+    """
+
+    def __init__(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
+    ) -> None:
+        self.title, self.columns, self.rows = title, columns, rows
+
+    @property
+    def cells(self) -> list[Sequence[str]]:
+        """The heads and the rows as they can be shown."""
+        shown = [["-" if c is None else _cell(str(c)) for c in row] for row in self.rows]
+        return [self.columns, *shown]
+
+    def __str__(self) -> str:
+        return "\n".join([plain(self.title, None, lines=True), *table(self.cells)])
+
+
+def _cell(text: str) -> str:
+    return plain(text.replace("\t", " "), None, lines=True)
+
+
 def table(
     rows: Sequence[Sequence[str]],
     columns: int | None = None,

@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.core.text import counted, duration, plain, table
+from gpuedge.core.text import Table, counted, duration, plain, table
 from gpuedge.decide.belief import MICRO
 from gpuedge.decide.chooser import opens_after
 from gpuedge.decide.options import DEFAULT, MOST
@@ -118,9 +118,9 @@ class Weighed:
 
 def memory(nbytes: int) -> str:
     """Return bytes as text, in the largest unit that leaves a whole number before the point."""
-    for unit, one in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= one:
-            return f"{nbytes / one:.4g} {unit}"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.4g} {unit}"
     return f"{nbytes} B"
 
 
@@ -316,28 +316,30 @@ def _why_cpu(gpus: Sequence[Weighed]) -> str:
 # -- the whole -------------------------------------------------------------------------------------
 
 
-def _cells(decision: Decision) -> list[tuple[str, ...]]:
-    """Return the titles and a row for each candidate that has something to offer."""
-    cells: list[tuple[str, ...]] = [TITLES]
-    for row in decision.rows:
-        if row.code not in _NOTHING:
-            time = "-"
-            if row.time_ns is not None:
-                rough = f"about {duration(row.time_ns, 2)}"
-                time = rough if row.is_rough else duration(row.time_ns)
-            cells.append((row.device, RESULTS[row.status], time, row.reason))
-    return cells
+def _table(decision: Decision) -> Table:
+    """Return the reason, and below it a row for each candidate that has something to offer."""
+    rows = [
+        (row.device, RESULTS[row.status], _time(row), row.reason)
+        for row in decision.rows
+        if row.code not in _NOTHING
+    ]
+    return Table(f"{decision.reason}\n", TITLES, rows)
+
+
+def _time(row: CandidateRow) -> str | None:
+    if row.time_ns is None:
+        return None
+    return f"about {duration(row.time_ns, 2)}" if row.is_rough else duration(row.time_ns)
 
 
 def as_text(decision: Decision, *, verbose: bool = False) -> str:
     """Return the reason and a table as wide as the terminal; details only if `verbose`."""
-    lines = [decision.reason, "", *table(_cells(decision))]
-    return "\n".join([*lines, "", *_details(decision)] if verbose else lines)
+    return "\n".join([str(_table(decision)), *(["", *_details(decision)] if verbose else ())])
 
 
 def as_html(decision: Decision) -> str:
     """Return the same as an HTML fragment for notebooks; everything is escaped."""
-    head, *body = _cells(decision)
+    head, *body = _table(decision).cells
 
     def row(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in cells) + "</tr>"

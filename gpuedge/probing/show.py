@@ -5,11 +5,11 @@ Plain text and plain data; the command line draws its own tables from the same l
 
 from __future__ import annotations
 
-from gpuedge.core.text import counted, plain, table
+from gpuedge.core.text import Table, counted, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from gpuedge.probing.report import ProbeReport, ProbeRow
@@ -55,9 +55,9 @@ def entries(row: ProbeRow) -> list[str]:
 
     Their ids, how each came out, and what they are about; rows may come from files of others.
     """
-    listed = row.evidence.get("entries")
+    findings = row.evidence.get("entries")
     told = []
-    for entry in listed if isinstance(listed, list) else ():
+    for entry in findings if isinstance(findings, list) else ():
         if isinstance(entry, dict):
             names = ("id", "outcome", "summary", "detail")
             name, outcome, summary, detail = (str(entry.get(name) or "") for name in names)
@@ -116,10 +116,16 @@ def footnotes(report: ProbeReport) -> list[str]:
     return said
 
 
+def rows_of(
+    report: ProbeReport, reason: Callable[[ProbeRow], str] = lambda row: plain(row.brief, 400)
+) -> list[tuple[str, ...]]:
+    """Return the rows of the table; `reason` tells why a device or driver has its status."""
+    return [(d, plain(row.name), status_of(row), reason(row)) for d, row in lines(report)]
+
+
 def as_text(report: ProbeReport) -> str:
     """Return the headline and a table as wide as the terminal."""
     if not report.tried:
         return headline(report)
-    cells = [TITLES]
-    cells += [(d, plain(r.name, 44), status_of(r), plain(r.brief, 400)) for d, r in lines(report)]
-    return "\n".join([headline(report), "", *table(cells), *footnotes(report)])
+    devices = Table(f"{headline(report)}\n", TITLES, rows_of(report))
+    return "\n".join([str(devices), *footnotes(report)])

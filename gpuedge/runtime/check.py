@@ -6,9 +6,9 @@ Made of what the planner, the partition and the predictions say; no device is op
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,12 @@ from gpuedge.graph.ir import Graph, Node
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan.planner import label
 from gpuedge.runtime import check_text, clock, yardstick
-from gpuedge.runtime.devices import POOL, Pool
+from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.forecast import Forecast
 from gpuedge.runtime.inputs import samples
 from gpuedge.runtime.request import make_request
 from gpuedge.runtime.strings import AUTO, CPU, find
+from gpuedge.safety.machine import package_versions
 
 if TYPE_CHECKING:
     import os
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     import onnx
 
     from gpuedge.decide.policy import Policy
+    from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.probing.report import ProbeRow
-    from gpuedge.runtime.request import Request
 
 SCHEMA = "gpuedge.check/1"
 
@@ -172,22 +173,21 @@ class ModelCheck:
     @property
     def is_ok(self) -> bool:
         """Whether every node has a device to run on, of those that `fallback` allows."""
-        asked = [d.device for d in self.devices] or [CPU]
-        allowed = (HOST, CPU) if self.fallback == "cpu" else (HOST,)
-        errors = {d.device: d.error for d in self.devices}
+        asked = {d.device: d.error for d in self.devices} or {CPU: self.cpu["error"]}
+        may_move = self.fallback == "cpu"
+        allowed = (HOST, CPU) if may_move else (HOST,)
         return any(
-            all(n.places[d].device in (d, *allowed) for n in self.nodes)
-            and not (errors.get(d) and self.fallback == "error")
-            and not (d == CPU and self.cpu["error"])
-            for d in asked
+            all(n.places[device].device in (device, *allowed) for n in self.nodes)
+            and not (error and (device == CPU or not may_move))
+            for device, error in asked.items()
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
-        found = asdict(self)
-        for made, device in zip(found["devices"], self.devices, strict=True):
-            made |= {"nbytes": device.nbytes, "predicted_ns": device.predicted_ns}
-        return {"schema": SCHEMA, "is_ok": self.is_ok, **found}
+        fields = asdict(self)
+        for record, device in zip(fields["devices"], self.devices, strict=True):
+            record |= {"nbytes": device.nbytes, "predicted_ns": device.predicted_ns}
+        return {"schema": SCHEMA, "is_ok": self.is_ok, **fields}
 
     def to_json(self, indent: int | None = 2) -> str:
         """Return `to_dict` as JSON text."""
@@ -243,156 +243,132 @@ def check(
     """
     config.check_environment()
     request = make_request(device, policy, fallback)
-    read = OnnxModel.load(model)
-    graph = read.specialise(shapes, rewrites=request.policy.rewrites)
+    opened = OnnxModel.load(model)
+    graph = opened.specialise(shapes, rewrites=request.policy.rewrites)
+    checker = _Checker(graph, request.policy, POOL.cpu())
+    cpu = checker.on_cpu()
+    by_device = [checker.on_device(row, cpu["ns"]) for row in _rows(request.device)]
     source = model if isinstance(model, str) else getattr(model, "__fspath__", lambda: "")()
-    return _Checker(graph, request, POOL).checked(read, source or type(model).__name__)
+    packages = package_versions(PACKAGES).items()
+    versions = {"gpuedge": __version__, **{n: now or "not installed" for n, now in packages}}
+    return ModelCheck(
+        source or type(model).__name__, versions, dict(graph.opset),
+        {n: checker.type_of(n) for n in opened.inputs},
+        {n: checker.type_of(n) for n in opened.outputs},
+        tuple(checker.nodes({CPU: {}} | {d.device: places for d, places in by_device})),
+        tuple(d for d, _ in by_device), cpu, request.fallback,
+    )  # fmt: skip
+
+
+def _rows(asked: str) -> list[ProbeRow]:
+    """Return what was asked for: a device, or the best one of each level."""
+    if asked == CPU:
+        return []
+    if asked != AUTO:
+        return [find(asked, POOL.current())]
+    best: dict[str, ProbeRow] = {}
+    for row in POOL.current().devices:
+        best.setdefault(row.backend, row)
+    return list(best.values())
 
 
 class _Checker:
-    """Collects what is said of one graph."""
+    """Tells of one graph what becomes of it on the CPU and on devices."""
 
-    def __init__(self, graph: Graph, request: Request, pool: Pool) -> None:
+    def __init__(self, graph: Graph, policy: Policy, cpu: CpuExecutor) -> None:
         self.graph = graph
-        self.request = request
-        self.pool = pool
-        self.places: dict[int, dict[str, Place]] = {id(n): {} for n in graph.nodes}
-        cpu = pool.cpu()
+        self.policy = policy
+        self.cpu = cpu
         whys = {id(n): cpu.supports(n, graph) for n in graph.nodes}
         self.unknown = {i: why for i, why in whys.items() if why is not None}
 
-    def checked(self, read: OnnxModel, source: str) -> ModelCheck:
-        cpu = self._timed()
-        for node in self.graph.nodes:
-            self._left(node, CPU, "")
-        devices = tuple(self._on(row, cpu["ns"]) for row in self._rows())
-        return ModelCheck(
-            source, versions(), dict(self.graph.opset),
-            {n: self._type(n) for n in read.inputs}, {n: self._type(n) for n in read.outputs},
-            (*map(self._node, self.graph.folded), *map(self._node, self.graph.nodes)),
-            devices, cpu, self.request.fallback,
-        )  # fmt: skip
-
-    def _rows(self) -> list[ProbeRow]:
-        """Return what was asked for: a device, or the best one of each level."""
-        wanted = self.request.device
-        if wanted == CPU:
-            return []
-        if wanted != AUTO:
-            return [find(wanted, self.pool.current())]
-        best: dict[str, ProbeRow] = {}
-        for row in self.pool.current().devices:
-            best.setdefault(row.backend, row)
-        return list(best.values())
-
-    def _timed(self) -> dict[str, Any]:
+    def on_cpu(self) -> dict[str, Any]:
         """Return how long the CPU takes for the whole graph, or why it cannot run it."""
-        cpu, times = self.pool.cpu(), []
-        found: dict[str, Any] = {"kernel": cpu.kernel, "ns": None, "error": ""}
+        told: dict[str, Any] = {"kernel": self.cpu.kernel, "ns": None, "error": ""}
         if self.unknown:
-            return {**found, "error": "; ".join(dict.fromkeys(self.unknown.values()))}
+            return {**told, "error": "; ".join(dict.fromkeys(self.unknown.values()))}
+        times = []
         try:
-            made = cpu.compile(self.graph)
-            feeds = samples(self.graph)
-            for _ in range(RUNS + 1):
-                start = clock.now_ns()
-                made.run(feeds)
-                times.append(clock.now_ns() - start)
-            made.close()
+            with closing(self.cpu.compile(self.graph)) as executable:
+                feeds = samples(self.graph)
+                for _ in range(RUNS + 1):
+                    start = clock.now_ns()
+                    executable.run(feeds)
+                    times.append(clock.now_ns() - start)
         except GpuEdgeError as error:
-            return {**found, "error": _sentence(error)}
-        return {**found, "ns": median_low(times[1:])}
+            return {**told, "error": _sentence(error)}
+        return {**told, "ns": median_low(times[1:])}
 
-    def _on(self, row: ProbeRow, cpu_ns: int | None) -> DeviceCheck:
-        """Return what one device makes of the graph, and note where each node runs then."""
-        about = (row.device, row.backend, row.name)
+    def on_device(self, row: ProbeRow, cpu_ns: int | None) -> tuple[DeviceCheck, dict[int, Place]]:
+        """Return what one device makes of the graph, and where each node runs then."""
+        device = DeviceCheck(row.device, row.backend, row.name, "", row.is_software)
         slowness = yardstick.slowness(row) if row.is_software else {}
         try:
-            seen = Forecast(self.graph, row, slowness)
-        except GpuEdgeError as error:  # nothing is left of the device
-            return self._useless(DeviceCheck(*about, "", row.is_software, error=_sentence(error)))
-        found: list[SegmentCheck] = []
-        share = self._shares(seen, cpu_ns)
-        for segment, ns in zip(seen.cut, share, strict=True):
-            nodes = tuple(label(n) for n in segment.graph.nodes)
-            if segment.device == CPU:
-                found.append(SegmentCheck(CPU, nodes, 0, {}, ns))
-                continue
-            try:
-                made = seen.plan(segment, self.request.policy)
-            except GpuEdgeError as error:
-                return self._useless(
-                    DeviceCheck(*about, seen.speed.id, row.is_software, error=_sentence(error))
-                )
-            kernels = {n: s.kernel for s in made.steps for n in s.nodes}
-            for node in segment.graph.nodes:
-                place = Place(row.device, kernels.get(label(node), "view"))
-                self.places[id(node)][row.device] = place
-            where = seen.arranged(made)
-            found.append(
-                SegmentCheck(
-                    row.device, nodes, len(made.passes), where.memory, ns, where.most_alive
-                )
-            )
-        for node in self.graph.nodes:
-            self._left(node, row.device, seen.refused.get(id(node), ""))
-        taken, _ = seen.mixture(cpu_ns)
-        mine = [i for i, s in enumerate(seen.cut) if s.device != CPU]
-        return DeviceCheck(
-            *about, seen.speed.id, row.is_software, tuple(found), seen.startup_ns(mine),
-            tuple(taken), slowness=slowness,
-        )  # fmt: skip
+            forecast = Forecast(self.graph, row, self.policy, slowness)
+            kernels = dict(_kernels(forecast))
+        except GpuEdgeError as error:  # nothing is left of the device, or it cannot run a segment
+            device = replace(device, error=_sentence(error))
+            return device, {id(n): self.left(n, device.error) for n in self.graph.nodes}
+        refused = forecast.refused
+        places = {
+            id(n): self.left(n, refused[id(n)]) if id(n) in refused
+            else Place(row.device, kernels[id(n)])
+            for n in self.graph.nodes
+        }  # fmt: skip
+        ours = [i for i, segment in enumerate(forecast.cut) if segment.device != CPU]
+        return replace(
+            device, speeds=forecast.speed.id, slowness=slowness,
+            segments=tuple(_segments(forecast, cpu_ns)), startup_ns=forecast.startup_ns(ours),
+            auto=tuple(forecast.mixture(cpu_ns)[0]),
+        ), places  # fmt: skip
 
-    @staticmethod
-    def _shares(seen: Forecast, cpu_ns: int | None) -> list[int]:
-        """Return what each segment takes where it runs, the CPU's scaled to what was measured."""
-        total = sum(seen.cpu_ns)
-        whole = total if cpu_ns is None else cpu_ns
-        pairs = zip(seen.gpu_ns, seen.cpu_ns, strict=True)
-        return [ns * whole // total if there is None else there for there, ns in pairs]
-
-    def _useless(self, found: DeviceCheck) -> DeviceCheck:
-        """Let everything run on the CPU for a device that cannot run the model."""
-        for node in self.graph.nodes:
-            self.places[id(node)].pop(found.device, None)
-            self._left(node, found.device, found.error)
-        return found
-
-    def _left(self, node: Node, device: str, why: str) -> None:
-        """Note that a node is left to the CPU, unless it has a place."""
-        if device in self.places[id(node)]:
-            return
+    def left(self, node: Node, why: str = "") -> Place:
+        """Return the place of a node that is left to the CPU."""
         unknown = self.unknown.get(id(node))
-        place = Place(CPU, self.pool.cpu().engine, why)
-        if unknown is not None:
-            place = Place("", "", "; ".join(filter(None, (why, f"{CPU}: {unknown}"))))
-        self.places[id(node)][device] = place
+        if unknown is None:
+            return Place(CPU, self.cpu.engine, why)
+        return Place("", "", "; ".join(filter(None, (why, f"{CPU}: {unknown}"))))
 
-    def _node(self, node: Node) -> NodeCheck:
-        places = self.places.get(id(node))
-        if places is None:
-            asked = next(iter(self.places.values()), {CPU: Place(CPU)})
-            places = dict.fromkeys(asked, Place(HOST, "folded"))
+    def nodes(self, by_device: Mapping[str, Mapping[int, Place]]) -> Iterator[NodeCheck]:
+        """Yield every node with its places; those evaluated while planning come first."""
+        for node in self.graph.folded:
+            yield self._node(node, dict.fromkeys(by_device, Place(HOST, "folded")))
+        for node in self.graph.nodes:
+            places = {d: known.get(id(node)) or self.left(node) for d, known in by_device.items()}
+            yield self._node(node, places)
+
+    def _node(self, node: Node, places: Mapping[str, Place]) -> NodeCheck:
         return NodeCheck(
             label(node), node.op, node.domain, self.graph.opset.get(node.domain),
-            tuple(self._type(n) for n in node.inputs if n),
-            tuple(self._type(n) for n in node.outputs if n), places,
+            tuple(self.type_of(n) for n in node.inputs if n),
+            tuple(self.type_of(n) for n in node.outputs if n), places,
         )  # fmt: skip
 
-    def _type(self, value: str) -> str:
-        kind = self.graph.types.get(value)
-        return "?" if kind is None else str(kind)
+    def type_of(self, value: str) -> str:
+        """Return the type of a value as text, ``?`` where it is not known before running."""
+        return str(self.graph.types.get(value) or "?")
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of gpuedge and of the packages that read and run models."""
-    found = {"gpuedge": __version__}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+def _kernels(forecast: Forecast) -> Iterator[tuple[int, str]]:
+    """Yield the nodes that a device runs, by their identity, with their kernels."""
+    for segment, plan in zip(forecast.cut, forecast.plans, strict=True):
+        if plan is not None:
+            kernels = {name: step.kernel for step in plan.steps for name in step.nodes}
+            yield from ((id(n), kernels.get(label(n), "view")) for n in segment.graph.nodes)
+
+
+def _segments(forecast: Forecast, cpu_ns: int | None) -> Iterator[SegmentCheck]:
+    """Yield the segments, with what each takes."""
+    for segment, ns, plan, arranged in zip(
+        forecast.cut, forecast.segments_ns(cpu_ns), forecast.plans, forecast.arrangements,
+        strict=True,
+    ):  # fmt: skip
+        nodes = tuple(map(label, segment.graph.nodes))
+        if plan is None or arranged is None:
+            yield SegmentCheck(CPU, nodes, 0, {}, ns)
+        else:
+            launches, most = len(plan.passes), arranged.most_alive
+            yield SegmentCheck(segment.device, nodes, launches, arranged.memory, ns, most)
 
 
 def _sentence(error: GpuEdgeError) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from gpuedge.core.text import counted, duration, plain, table
+from gpuedge.core.text import Table, counted, duration, plain
 from gpuedge.decide.explain import memory
 from gpuedge.decide.options import DEFAULT
 from gpuedge.runtime import yardstick
@@ -21,167 +21,146 @@ BLIND = "a factor of 10 and more"
 """
 
 
-class Table(NamedTuple):
-    """A title, the heads of columns, and rows of cells."""
+def parts(page: ModelCheck) -> Iterator[str | Table]:
+    """Yield what the page says, from top to bottom; tables may have no rows."""
+    yield f"{_headline(page)}\n"
+    yield _devices(page)
+    yield _refusals(page)
+    yield _segments(page)
+    yield _nodes(page)
+    yield from _notes(page)
 
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[object, ...]]
+
+def as_text(page: ModelCheck) -> str:
+    """Return the page as plain text."""
+    shown = (part for part in parts(page) if isinstance(part, str) or part.rows)
+    return "\n\n".join(str(part).strip("\n") for part in shown)
 
 
-def headline(found: ModelCheck) -> str:
+def _headline(page: ModelCheck) -> str:
     """Return what was checked, in a few lines."""
-    versions = ", ".join(f"{name} {number}" for name, number in found.versions.items())
-    opset = ", ".join(f"{domain or 'ai.onnx'} {n}" for domain, n in found.opset.items())
-    lines = [f"{plain(found.model, 200)}: {counted(len(found.nodes), 'node')}, opset {opset}"]
-    for word, values in (("takes", found.inputs), ("gives", found.outputs)):
-        told = {
-            n: "of a shape known when it runs" if kind == "?" else kind
-            for n, kind in values.items()
-        }
-        lines.append(f"{word} {', '.join(f'{plain(n)}: {kind}' for n, kind in told.items())}")
+    versions = ", ".join(f"{name} {number}" for name, number in page.versions.items())
+    opset = ", ".join(f"{domain or 'ai.onnx'} {n}" for domain, n in page.opset.items())
+    lines = [f"{plain(page.model, 200)}: {counted(len(page.nodes), 'node')}, opset {opset}"]
+    for verb, types in (("takes", page.inputs), ("gives", page.outputs)):
+        told = (
+            f"{plain(name)}: {'of a shape known when it runs' if kind == '?' else kind}"
+            for name, kind in types.items()
+        )
+        lines.append(f"{verb} {', '.join(told)}")
     return "\n".join([*lines, f"with {versions}"])
 
 
-def tables(found: ModelCheck) -> Iterable[Table]:
-    """Yield the tables of the page, those that have rows."""
-    made = [_devices(found), _refusals(found), _segments(found), _nodes(found)]
-    return [one for one in made if one.rows]
-
-
-def notes(found: ModelCheck) -> list[str]:
-    """Return what is to be said below the tables."""
-    said = []
-    for device in found.devices:
+def _notes(page: ModelCheck) -> Iterator[str]:
+    """Yield what is to be said below the tables."""
+    for device in page.devices:
         if device.error:
-            said.append(f"{device.device} cannot run it: {device.error}")
-        elif any(part.nbytes for part in device.segments):
-            said.append(_memory(device))
-    if found.cpu["error"]:
-        said.append(f"the CPU cannot run it alone: {found.cpu['error']}")
-    if found.devices:
-        said.append(
+            yield f"{device.device} cannot run it: {device.error}"
+        elif any(segment.nbytes for segment in device.segments):
+            yield _memory(device)
+    if page.cpu["error"]:
+        yield f"the CPU cannot run it alone: {page.cpu['error']}"
+    if page.devices:
+        yield (
             "Times of GPUs are predicted from public measurements of their class, and may be off "
             f"by a factor of {DEFAULT.prior_factor:g}; those of software rasterisers from what a "
             f"few kernels took here just now, and may be off by a factor of {yardstick.FACTOR:g}. "
             "gpuedge run --device D --repeat 20 measures."
         )
-    blind = [d.device for d in found.devices if d.is_software and not (d.slowness or d.error)]
+    blind = [d.device for d in page.devices if d.is_software and not (d.slowness or d.error)]
     if blind:
-        said.append(
-            f"Those of {', '.join(blind)} could not be measured, and may be off by {BLIND}."
-        )
-    return said
+        yield f"Those of {', '.join(blind)} could not be measured, and may be off by {BLIND}."
 
 
-def as_text(found: ModelCheck) -> str:
-    """Return the page as plain text."""
-    parts = [headline(found)]
-    for title, columns, rows in tables(found):
-        cells = [tuple(plain(str(cell), None, lines=True) for cell in row) for row in rows]
-        parts.append("\n".join([title, *table([columns, *cells])]))
-    return "\n\n".join([*parts, *notes(found)])
-
-
-def _devices(found: ModelCheck) -> Table:
-    """Return a line for each device and one for the CPU."""
-    columns = ("device", "on it", "on the CPU", "segments", "memory", "a run", "start", "name")
-    alone = duration(found.cpu["ns"]) if found.cpu["ns"] else "-"
-    rows = [_device(found, one) for one in found.devices]
-    last = (
-        CPU,
-        "",
-        _where(found, CPU, CPU),
-        "1",
-        "",
-        alone,
-        "",
-        f"{found.cpu['kernel']}, measured",
-    )
-    return Table("If a device is asked for", columns, [*rows, last])
-
-
-def _device(found: ModelCheck, one: DeviceCheck) -> tuple[object, ...]:
-    mine, left = (_where(found, one.device, where) for where in (one.device, CPU))
-    if one.error:
-        return one.device, mine, left, "-", "-", "-", "-", plain(one.name)
-    kind = f"{plain(one.name)} (as {one.speeds})"
-    times = [f"about {duration(ns, 2)}" for ns in (one.predicted_ns, one.startup_ns or 0)]
-    segments = str(len(one.segments))
-    if 0 < len(one.auto) < len(one.segments):
-        segments = f"{segments}, {len(one.auto)} under auto"
-    return one.device, mine, left, segments, memory(one.nbytes), *times, kind
-
-
-def _memory(one: DeviceCheck) -> str:
+def _memory(device: DeviceCheck) -> str:
     """Return what a device's memory is for."""
     uses = Counter[str]()
-    for part in one.segments:
-        uses.update(part.nbytes)
-    alive = sum(part.most_alive for part in one.segments)
+    for segment in device.segments:
+        uses.update(segment.nbytes)
+    alive = sum(segment.most_alive for segment in device.segments)
     return (
-        f"memory on {one.device}: {memory(uses['constant'])} for weights, {memory(uses['input'])} "
-        f"for inputs, {memory(uses['output'])} for outputs, {memory(uses['scratch'])} for what "
-        f"kernels hand to each other, of which {memory(alive)} is needed at once."
+        f"memory on {device.device}: {memory(uses['constant'])} for weights, "
+        f"{memory(uses['input'])} for inputs, {memory(uses['output'])} for outputs, "
+        f"{memory(uses['scratch'])} for what kernels hand to each other, of which {memory(alive)} "
+        "is needed at once."
     )
 
 
-def _where(found: ModelCheck, asked: str, device: str) -> str:
-    return str(sum(node.places[asked].device == device for node in found.nodes))
+def _devices(page: ModelCheck) -> Table:
+    """Return a line for each device and one for the CPU."""
+    columns = ("device", "on it", "on the CPU", "segments", "memory", "a run", "start", "name")
+    rows: list[Sequence[object]] = []
+    for device in page.devices:
+        on_it, on_cpu = (_count(page, device.device, where) for where in (device.device, CPU))
+        facts = ["-"] * 4
+        name = plain(device.name)
+        if not device.error:
+            segments, taken = len(device.segments), len(device.auto)
+            under_auto = f", {taken} under auto" if 0 < taken < segments else ""
+            times = (f"about {duration(ns or 0, 2)}"
+                     for ns in (device.predicted_ns, device.startup_ns))  # fmt: skip
+            facts = [f"{segments}{under_auto}", memory(device.nbytes), *times]
+            name += f" (as {device.speeds})"
+        rows.append((device.device, on_it, on_cpu, *facts, name))
+    alone = duration(page.cpu["ns"]) if page.cpu["ns"] else "-"
+    engine = f"{page.cpu['kernel']}, measured"
+    rows.append((CPU, "", _count(page, CPU, CPU), "1", "", alone, "", engine))
+    return Table("If a device is asked for", columns, rows)
 
 
-def _refusals(found: ModelCheck) -> Table:
+def _count(page: ModelCheck, asked: str, device: str) -> str:
+    return str(sum(node.places[asked].device == device for node in page.nodes))
+
+
+def _refusals(page: ModelCheck) -> Table:
     """Return every node that a device cannot run, with the devices and the reason."""
-    rows: list[tuple[object, ...]] = []
-    for node in found.nodes:
-        whys: dict[str, list[str]] = {}
+    every = {device.device for device in page.devices}
+    rows: list[Sequence[object]] = []
+    for node in page.nodes:
+        devices_by_why: dict[str, list[str]] = {}
         for asked, place in node.places.items():
             if place.why:
-                whys.setdefault(place.why, []).append(asked)
-        rows += [
-            (*_about(node), ", ".join(node.reads), _all_of(devices, found), why)
-            for why, devices in whys.items()
-        ]
+                devices_by_why.setdefault(place.why, []).append(asked)
+        for why, devices in devices_by_why.items():
+            is_all = len(every) > 1 and every <= set(devices)
+            where = "every device" if is_all else ", ".join(devices)
+            opset, reads = str(node.opset or "?"), ", ".join(node.reads)
+            rows.append((*_about(node), opset, reads, where, why))
     return Table("Cannot run there", ("node", "operator", "opset", "reads", "on", "why"), rows)
 
 
-def _about(node: NodeCheck) -> tuple[str, str, str]:
+def _about(node: NodeCheck) -> tuple[str, str]:
     domain = f"{node.domain}." if node.domain else ""
-    return plain(node.name, 40), plain(f"{domain}{node.op}", 40), str(node.opset or "?")
+    return plain(node.name, 40), plain(f"{domain}{node.op}", 40)
 
 
-def _all_of(devices: Sequence[str], found: ModelCheck) -> str:
-    every = [one.device for one in found.devices]
-    return "every device" if len(every) > 1 and set(every) <= set(devices) else ", ".join(devices)
-
-
-def _segments(found: ModelCheck) -> Table:
+def _segments(page: ModelCheck) -> Table:
     """Return the segments of devices that run the model in several."""
-    rows: list[tuple[object, ...]] = []
-    for one in found.devices:
-        for at, part in enumerate(one.segments if len(one.segments) > 1 else ()):
-            first, last = plain(part.nodes[0], 40), plain(part.nodes[-1], 40)
-            span = first if len(part.nodes) == 1 else f"{first} ... {last}"
-            taken = memory(sum(part.nbytes.values())) if part.nbytes else "-"
-            stays = part.device == CPU or at in one.auto
-            where = part.device if stays else f"{part.device} (auto: {CPU})"
+    rows: list[Sequence[object]] = []
+    for device in page.devices:
+        for at, segment in enumerate(device.segments if len(device.segments) > 1 else ()):
+            first, last = plain(segment.nodes[0], 40), plain(segment.nodes[-1], 40)
+            is_left = segment.device != CPU and at not in device.auto
             rows.append((
-                one.device, where, str(len(part.nodes)), str(part.launches or "-"), taken,
-                duration(part.predicted_ns, 2), span,
+                device.device, f"{segment.device} (auto: {CPU})" if is_left else segment.device,
+                str(len(segment.nodes)), str(segment.launches or "-"),
+                memory(sum(segment.nbytes.values())) if segment.nbytes else "-",
+                duration(segment.predicted_ns, 2),
+                first if len(segment.nodes) == 1 else f"{first} ... {last}",
             ))  # fmt: skip
     columns = ("asked for", "runs on", "nodes", "dispatches", "memory", "about", "from ... to")
     return Table("Segments, in order", columns, rows)
 
 
-def _nodes(found: ModelCheck) -> Table:
+def _nodes(page: ModelCheck) -> Table:
     """Return every node: with one device its kernel, with several where it runs of each."""
-    asked = [one.device for one in found.devices] or [CPU]
-    rows: list[tuple[object, ...]] = []
-    for node in found.nodes:
-        place = node.places[asked[0]]
-        cells = ["yes" if node.places[d].device == d else node.places[d].device for d in asked]
-        cells = cells if len(asked) > 1 else [place.device, place.kernel]
-        about = _about(node)[:2]
-        rows.append((*about, *(cell or "nowhere" for cell in cells), ", ".join(node.gives)))
-    where = asked if len(asked) > 1 else ("runs on", "kernel")
+    asked = [device.device for device in page.devices] or [CPU]
+    is_one = len(asked) == 1
+    rows: list[Sequence[object]] = []
+    for node in page.nodes:
+        places = [node.places[device] for device in asked]
+        cells = ["yes" if p.device == d else p.device for p, d in zip(places, asked, strict=True)]
+        cells = [places[0].device, places[0].kernel] if is_one else cells
+        rows.append((*_about(node), *(cell or "nowhere" for cell in cells), ", ".join(node.gives)))
+    where = ("runs on", "kernel") if is_one else asked
     return Table("Every node", ("node", "operator", *where, "gives"), rows)

@@ -19,7 +19,7 @@ from gpuedge.runtime.strings import CPU, caps_of
 
 if TYPE_CHECKING:
     from gpuedge.graph.ir import Graph
-    from gpuedge.plan.plan import Plan
+    from gpuedge.plan.plan import Plan, Step
     from gpuedge.probing.report import ProbeRow
 
 CPU_RATES = (10.0, 10.0, 2_000.0)
@@ -35,6 +35,8 @@ class Forecast:
     graph : Graph
     row : ProbeRow
         Of a usable device.
+    policy : Policy, optional
+        How segments are planned.
     slowness : mapping of str to float, optional
         What was measured of it (`gpuedge.runtime.yardstick`).
 
@@ -45,9 +47,14 @@ class Forecast:
     """
 
     def __init__(
-        self, graph: Graph, row: ProbeRow, slowness: Mapping[str, float] | None = None
+        self,
+        graph: Graph,
+        row: ProbeRow,
+        policy: Policy | None = None,
+        slowness: Mapping[str, float] | None = None,
     ) -> None:
         self.graph = graph
+        self.policy = policy or Policy()
         self.device = row.device
         self.level = row.backend
         self.caps = caps_of(row)
@@ -96,23 +103,40 @@ class Forecast:
         each = (speeds.startup_ns(self.works[i], self.speed) for i in taken)
         return opening + sum(ns - opening for ns in each)
 
-    def plan(self, segment: Segment, policy: Policy) -> Plan:
-        """Plan a segment as the policy says. Raises GpuEdgeError where the device cannot run it."""
-        precision = precision_of(policy, self.caps, self.graph, {})
-        return plan(segment.graph, self.caps, (), precision, rewrites=policy.rewrites)
+    def segments_ns(self, cpu_ns: int | None) -> list[int]:
+        """Return what each segment takes where it runs; for `cpu_ns` see `mixture`."""
+        total = sum(self.cpu_ns)
+        whole = total if cpu_ns is None else cpu_ns
+        pairs = zip(self.gpu_ns, self.cpu_ns, strict=True)
+        return [ns * whole // total if there is None else there for there, ns in pairs]
 
-    def arranged(self, made: Plan) -> Arrangement:
-        """Return where the tensors of a plan would lie."""
-        return arrange_on(made, self.caps)
+    @cached_property
+    def plans(self) -> tuple[Plan | None, ...]:
+        """The plan of each segment, None of what the CPU runs.
 
+        Raises GpuEdgeError where the device cannot run one.
+        """
+        precision = precision_of(self.policy, self.caps, self.graph, {})
+        return tuple(
+            None if s.device == CPU
+            else plan(s.graph, self.caps, (), precision, rewrites=self.policy.rewrites)
+            for s in self.cut
+        )  # fmt: skip
 
-def kernels_of(seen: Forecast, policy: Policy | None = None) -> dict[tuple[str, ...], str]:
-    """Return the kernel variants of each node or fused group on the device, by the nodes' labels.
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """What the device runs: nodes and fused groups, with their kernels."""
+        return tuple(step for plan in self.plans if plan is not None for step in plan.steps)
 
-    Empty where the result is only a view. Raises GpuEdgeError where a segment cannot be planned.
-    """
-    plans = (seen.plan(s, policy or Policy()) for s in seen.cut if s.device != CPU)
-    return {s.nodes: "+".join(s.variants) for made in plans for s in made.steps}
+    @cached_property
+    def arrangements(self) -> tuple[Arrangement | None, ...]:
+        """Where the tensors of each segment lie, None of what the CPU runs."""
+        return tuple(None if plan is None else arrange_on(plan, self.caps) for plan in self.plans)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of device memory that all segments take."""
+        return sum(sum(arranged.memory.values()) for arranged in self.arrangements if arranged)
 
 
 def _on_cpu(work: Work) -> int:

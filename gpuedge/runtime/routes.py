@@ -151,89 +151,88 @@ def survey(
     rest()
     database = next((r.database for r in report.tried if r.database), "")
     result = Survey(request, database=database, again_ns=pool.again_ns)
-    surveyor = _Surveyor(model, request, pool, cpu_ns, result)
+    surveyor = _Surveyor(model, request, pool.cpu().kernel, cpu_ns, result)
     for candidate, row in candidates_of(report):
         result.candidates.append(surveyor.looked_at(candidate, row))
         rest()
     return result
 
 
+@dataclass
 class _Surveyor:
-    """Looks at one device after another."""
+    """Looks at one device after another; `kernel` is what the CPU path runs."""
 
-    def __init__(
-        self, model: BoundModel, request: Request, pool: Pool, cpu_ns: int | None, survey: Survey
-    ) -> None:
-        self._model = model
-        self._request = request
-        self._kernel = pool.cpu().kernel
-        self._cpu_ns = cpu_ns
-        self._survey = survey
+    model: BoundModel
+    request: Request
+    kernel: str
+    cpu_ns: int | None
+    survey: Survey
 
     @property
-    def _graph(self) -> Graph:
-        return self._model.graph
+    def graph(self) -> Graph:
+        """What there is to run."""
+        return self.model.graph
 
     def looked_at(self, candidate: DeviceCandidate, row: ProbeRow) -> DeviceCandidate:
         """Return a candidate with what it comes to here; a route if it may run the graph."""
-        policy = self._request.policy
+        policy = self.request.policy
         if candidate.ruled_out(policy):
             return candidate
         try:
-            seen = Forecast(self._graph, row)
-            candidate = replace(candidate, note=not_half(policy, seen.caps, self._graph))
-            if policy.max_memory_bytes is not None and not seen.refused:
-                plans = [seen.plan(segment, policy) for segment in seen.cut]
-                nbytes = sum(sum(seen.arranged(planned).memory.values()) for planned in plans)
-                candidate = replace(candidate, memory_bytes=nbytes)
+            forecast = Forecast(self.graph, row, policy)
+            candidate = replace(candidate, note=not_half(policy, forecast.caps, self.graph))
+            if policy.max_memory_bytes is not None and not forecast.refused:
+                candidate = replace(candidate, memory_bytes=forecast.memory_bytes)
                 if candidate.ruled_out(policy):
                     return candidate
-            if seen.refused:
-                return self._mixed(candidate, row, seen)
-            predicted, every = sum(filter(None, seen.gpu_ns)), list(range(len(seen.cut)))
-            return self._routed(candidate, row, predicted, seen.startup_ns(every))
+            if forecast.refused:
+                return self._mixed(candidate, row, forecast)
+            predicted, every = sum(filter(None, forecast.gpu_ns)), list(range(len(forecast.cut)))
+            return self._routed(candidate, row, predicted, forecast.startup_ns(every))
         except GpuEdgeError as error:
             code = reason_of(error, "compile-failed").code
             return replace(candidate, code=code, detail=_sentence(error))
 
-    def _mixed(self, candidate: DeviceCandidate, row: ProbeRow, seen: Forecast) -> DeviceCandidate:
+    def _mixed(
+        self, candidate: DeviceCandidate, row: ProbeRow, forecast: Forecast
+    ) -> DeviceCandidate:
         """Return a route that runs parts of the graph, where that may beat the CPU alone."""
-        nodes = [n for n in self._graph.nodes if id(n) in seen.refused]
+        nodes = [n for n in self.graph.nodes if id(n) in forecast.refused]
         names = sorted({plain(n.op) for n in nodes})
-        told = f"{label(nodes[0])}: {seen.refused[id(nodes[0])]}"
+        told = f"{label(nodes[0])}: {forecast.refused[id(nodes[0])]}"
         if len(names) > 1:
             more = ", ..." if len(names) > NAMED else ""
             told += f"; {len(names)} operators cannot run there: {', '.join(names[:NAMED])}{more}"
         candidate = replace(candidate, detail=told)
-        taken, total_ns = seen.mixture(self._cpu_ns)
-        if self._request.fallback != "cpu" or len(seen.cut) == 1 or not taken:
+        taken, total_ns = forecast.mixture(self.cpu_ns)
+        if self.request.fallback != "cpu" or len(forecast.cut) == 1 or not taken:
             return replace(candidate, code="unsupported-op")
-        chosen = [seen.cut[i] for i in taken]
+        chosen = [forecast.cut[i] for i in taken]
         nodes_there = frozenset(id(n) for s in chosen for n in s.graph.nodes)
-        self._survey.nodes[candidate.device] = nodes_there
-        return self._routed(candidate, row, total_ns, seen.startup_ns(taken))
+        self.survey.nodes[candidate.device] = nodes_there
+        return self._routed(candidate, row, total_ns, forecast.startup_ns(taken))
 
     def _routed(
         self, candidate: DeviceCandidate, row: ProbeRow, predicted: int, startup_ns: int
     ) -> DeviceCandidate:
         """Return a route, with what earlier launches measured."""
-        survey, device = self._survey, candidate.device
+        survey, device = self.survey, candidate.device
         if survey.history is None:
             survey.history = History()
-            policy = self._request.policy
+            policy = self.request.policy
             how = [policy.storage] if policy.rewrites else [policy.storage, "node by node"]
             how += [policy.arithmetic] if policy.arithmetic != "float32" else []
-            survey.model = digest_of(self._graph, *how, self._kernel)
+            survey.model = digest_of(self.graph, *how, self.kernel)
             survey.past = survey.history.of(survey.model)
         nodes = survey.nodes.get(device)
         parts = "" if nodes is None else ",".join(
-            label(n) for n in self._graph.nodes if id(n) in nodes
+            label(n) for n in self.graph.nodes if id(n) in nodes
         )  # fmt: skip
         facts: dict[str, Any] = {"identity": dict(row.identity), "fingerprint": row.fingerprint}
         if row.restrictions:
             facts["restrictions"] = dict(row.restrictions)  # they cost speed
-        where = "" if self._request.isolation == INLINE else self._request.isolation
-        key = device_key(device, facts, f"{self._kernel} {where} {parts}".rstrip())
+        where = "" if self.request.isolation == INLINE else self.request.isolation
+        key = device_key(device, facts, f"{self.kernel} {where} {parts}".rstrip())
         survey.keys[device] = key
         other = survey.history.residual(key, survey.model)
         predicted = max(round(predicted * math.exp(DEFAULT.shared * other)), 1)
@@ -275,15 +274,11 @@ def named_decision(
             replace(c, code=why.code, detail=why.detail) if c.device == device else c
             for c in candidates
         ]
-    decision = decide(
-        Record(
-            device,
-            request.policy,
-            (*candidates, DeviceCandidate(CPU, is_software=False)),
-            __version__,
-            isolation=request.isolation,
-        )
-    )  # fmt: skip
+    candidates.append(DeviceCandidate(CPU, is_software=False))
+    record = Record(
+        device, request.policy, tuple(candidates), __version__, isolation=request.isolation
+    )
+    decision = decide(record)
     return replace(decision, reason=note) if note else decision
 
 

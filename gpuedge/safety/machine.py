@@ -9,7 +9,7 @@ from gpuedge.safety import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 DRIVER_VARIABLES = (
     "AMD_", "AMDVLK_", "ANGLE_", "ANV_", "CUDA_VISIBLE_DEVICES", "D3D", "DISABLE_LAYER_", "DISPLAY",
@@ -100,6 +100,19 @@ def processor() -> Processor:
     model = next(filter(None, map(facts.get, ("model name", "Model", "CPU part"))), "")
     named = model or os.environ.get("PROCESSOR_IDENTIFIER", "") or platform.machine()
     return Processor(named, None if flags is None else tuple(flags.split()))
+
+
+def package_versions(names: Iterable[str]) -> dict[str, str | None]:
+    """Return the version of each package, None where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # not for a cached probe
+
+    versions: dict[str, str | None] = {}
+    for name in names:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = None
+    return versions
 
 
 ABOVE = frozenset({"cli", "conformance", "decide", "ops", "runtime"})

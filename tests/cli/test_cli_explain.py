@@ -129,14 +129,6 @@ def test_it_is_planned_for_a_device_that_is_named(
     assert "conv2d_map" in str(body["after"])
 
 
-def test_wrong_use_is_told(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kernels", "explain"]) == 2
-    assert main(["kernels", "explain", str(tmp_path / "none.onnx")]) == 2
-    assert main(["kernels", "explain", file, "--output", f"{file}/x.svg"]) == 2
-    assert main(["kernels", "explain", file, "--device", "cpu"]) == 2
-    assert capsys.readouterr().out == ""
-
-
 def test_foreign_names_cannot_leave_their_places(tmp_path: Path) -> None:
     evil = '"]; } evil [label="\\" \\n \x1b[2J\n}'
     node = helper.make_node("Relu", [evil], ["y"], name=evil)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper
 from PIL import Image
 
 import gpuedge
@@ -32,16 +29,6 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("a session was opened")
 
     monkeypatch.setattr(gpuedge, "Session", refuse, raising=False)
-
-
-def copying(folder: Path, dims: list[Any], kind: int = TensorProto.FLOAT) -> Path:
-    """Write a model whose output `y` is its input `x`."""
-    node = helper.make_node("Identity", ["x"], ["y"])
-    info = [helper.make_tensor_value_info(n, kind, dims) for n in "xy"]
-    graph = helper.make_graph([node], "copy", info[:1], info[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, folder / "copy.onnx")
-    return folder / "copy.onnx"
 
 
 def test_npz_files_go_in_and_out(
@@ -118,24 +105,3 @@ def test_objects_in_archives_are_never_loaded(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", image=np.array([{}], dtype=object))
     with pytest.raises(InputError, match="Object arrays"):
         read_arrays(str(tmp_path / "a.npz"))
-
-
-def test_shapes_are_checked_before_a_session_is_opened(
-    tmp_path: Path, no_session: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((1, 3, 4, 8), np.float32))
-    model = copying(tmp_path, [1, 3, 4, 9])
-    assert main(["run", str(model), "--input", f"x={tmp_path / 'x.npy'}", "--device", "cpu"]) == 2
-    said = capsys.readouterr().err
-    assert "[GE-201]" in said
-    assert "[1, 3, 4, 8]" in said
-    assert "requested by: --input" in said
-
-
-def test_an_output_that_cannot_be_written_is_told_before_the_run(
-    tmp_path: Path, no_session: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((1, 1, 8, 8), np.float32))
-    given = ["--input", f"image={tmp_path / 'x.npy'}", "--output", "/dev/null/x.npz"]
-    assert main(["run", str(DIGITS), *given]) == 2
-    assert "--output" in capsys.readouterr().err

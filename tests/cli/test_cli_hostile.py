@@ -10,14 +10,14 @@ import pytest
 
 from gpuedge.cli.main import main
 from gpuedge.cli.output import Output
+from gpuedge.core.text import Table
 
 HOSTILE = "ok\x1b[2Jgone\x07\x9b31m\u202etxt\rback"
 
 
 def test_foreign_text_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    Output().text(HOSTILE)
+    Output().show({}, [HOSTILE, Table(HOSTILE, ("a", "b"), [(HOSTILE, HOSTILE)])])
     Output().log(HOSTILE)
-    Output().table(HOSTILE, ("a", "b"), [(HOSTILE, HOSTILE)])
     said = capsys.readouterr()
     for text in (said.out, said.err):
         assert "gone" in text
@@ -31,8 +31,8 @@ def test_tables_and_names_for_every_terminal(
     streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
     monkeypatch.setattr(sys, "stdout", streams[0])
     monkeypatch.setattr(sys, "stderr", streams[1])
-    Output().table("Title", ("a", "b"), [("x", "Grafikkarte \u2122 \u4e2d")])
-    Output().text("\u4e2d")
+    titled = Table("Title", ("a", "b"), [("x", "Grafikkarte \u2122 \u4e2d")])
+    Output().show({}, [titled, "\u4e2d"])
     Output().log("\u4e2d")
     said = []
     for stream in streams:
@@ -43,12 +43,6 @@ def test_tables_and_names_for_every_terminal(
     assert said[0].splitlines()[2].strip(rule) == ""
     shown = "\u4e2d" if encoding == "utf-8" else "\\u4e2d"
     assert said[0].splitlines()[-1] == said[1].strip() == shown
-
-
-@pytest.mark.parametrize("word", ["inf", "nan", "0", "-1", "1e999", "soon"])
-def test_deadline_that_is_no_time(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["db", "update", "x", f"--deadline={word}"]) == 2
-    assert "above zero" in capsys.readouterr().err
 
 
 MODEL = str(Path(__file__).resolve().parents[2] / "examples" / "models" / "digits.onnx")

@@ -18,6 +18,7 @@ from gpuedge.cli import main as cli
 from gpuedge.cli.output import Output, blaming
 from gpuedge.core import errors
 from gpuedge.core.errors import GpuEdgeError
+from gpuedge.core.text import Table
 
 Run = Callable[..., int]
 
@@ -103,28 +104,6 @@ def test_unexpected_error_is_not_swallowed(verb: Callable[[Run], None]) -> None:
     verb(raising(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         cli.main(["cache"])
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["nosuch"], ["cache", "burn"], ["run"], ["probe", "--deadline", "soon"], ["info", "x"],
-     ["run", "m.onnx", "--repeat", "0"], ["--nosuch"], ["kernels", "list", "map/pool"]],
-)  # fmt: skip
-def test_wrong_usage_is_exit_code_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(arguments) == 2
-    assert capsys.readouterr().err.startswith("[GE-200]")
-
-
-@pytest.mark.parametrize("arguments", [["-v"], ["cache", "burn", "-v"], ["-vv", "nosuch"]])
-def test_wrong_usage_shows_no_traceback(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(arguments) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("[GE-200]")
-    assert "Traceback" not in err
 
 
 def test_wrong_usage_with_json_is_a_document(capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,7 +197,8 @@ def test_ctrl_c_in_a_process_is_quiet() -> None:
 
 
 def test_table_prints_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(colourless=True).table("T", ("a",), [["\x1b[31mred\x07 [bold]x[/bold]"], [None]])
+    rows = [["\x1b[31mred\x07 [bold]x[/bold]"], [None]]
+    Output(colourless=True).show({}, [Table("T", ("a",), rows)])
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\x07" not in out
@@ -233,7 +213,7 @@ def test_table_keeps_to_the_width_and_breaks_neither_titles_nor_names(
     monkeypatch.setenv("COLUMNS", columns)
     title = "a title that is longer than its table"
     prose = "many words " * 20
-    Output(colourless=True).table(title, ("a", "b"), [["n" * 30, prose], ["x", "y"]])
+    Output(colourless=True).show({}, [Table(title, ("a", "b"), [["n" * 30, prose], ["x", "y"]])])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == title
     assert any(line.startswith("n" * 30) for line in lines)
@@ -249,13 +229,13 @@ def test_table_on_a_terminal_is_coloured(
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    Output().table("T", ("result", "why"), [["PASS", "ok"]])
+    Output().show({}, [Table("T", ("result", "why"), [["PASS", "ok"]])])
     head, *_, row, _ = capsys.readouterr().out.splitlines()
     assert "\x1b[1mT" in head
     assert "\x1b[32mPASS" in row
     for wanted, output in (("1", Output()), ("", Output(colourless=True)), ("", Output())):
         monkeypatch.setenv("NO_COLOR", wanted)  # no-color.org: not where it is an empty string
-        output.table("T", ("result", "why"), [["PASS", "ok"]])
+        output.show({}, [Table("T", ("result", "why"), [["PASS", "ok"]])])
         is_plain = "\x1b" not in capsys.readouterr().out
         assert is_plain == (bool(wanted) or output.colourless)
 
@@ -268,7 +248,7 @@ def test_terminal_without_rich_gets_the_same_plainly(
     monkeypatch.setitem(sys.modules, "rich.console", None)
     output = Output()
     with output.working("thinking"):
-        output.table("T", ("result", "why"), [["PASS", "ok"]])
+        output.show({}, [Table("T", ("result", "why"), [["PASS", "ok"]])])
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == "T"
     assert out.splitlines()[3] == "PASS    ok"
@@ -355,50 +335,28 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("quiet", "shown"), [(False, True), (True, False)])
+@pytest.mark.parametrize(("options", "is_terminal", "has_rich", "is_shown", "has_bar"), [
+    ({}, True, True, True, True),
+    ({"json": True}, True, True, True, False),
+    ({"quiet": True}, True, True, False, False),
+    ({}, True, False, False, False),
+    ({}, False, True, False, False),
+])  # fmt: skip
 def test_long_work_shows_on_a_terminal(
-    quiet: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+    options: dict[str, bool], is_terminal: bool, has_rich: bool, is_shown: bool, has_bar: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    stream = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    with Output(quiet=quiet).working("thinking"):
+    if not has_rich:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    with Output(**options).working("thinking"):
         pass
-    assert ("thinking" in terminal.getvalue()) == shown
-
-
-@pytest.mark.parametrize(
-    ("options", "is_shown"), [({}, True), ({"quiet": True}, False), ({"json": True}, False)]
-)
-def test_a_bar_shows_how_far_it_is_on_a_terminal(
-    options: dict[str, bool], is_shown: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
+    assert ("thinking" in stream.getvalue()) == is_shown == bool(stream.getvalue())
     with Output(**options).progress("opening") as tell:
         tell("compile", 3, 57)
-    assert ("compile 3 of 57" in terminal.getvalue()) == is_shown
-
-
-def test_a_bar_is_silent_in_a_pipe_and_without_rich(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with Output().progress("opening") as tell:
-        tell("compile", 3, 57)
-    assert capsys.readouterr() == ("", "")
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    with Output().progress("opening") as tell:
-        tell("compile", 3, 57)
-    assert not terminal.getvalue()
-
-
-def test_long_work_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    with Output().working("thinking"):
-        pass
-    assert capsys.readouterr() == ("", "")
+    assert ("compile 3 of 57" in stream.getvalue()) == has_bar
 
 
 def test_a_daemon_without_stderr_gets_its_answer(tmp_path: Path) -> None:

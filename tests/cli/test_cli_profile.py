@@ -115,15 +115,6 @@ def test_a_table_has_a_row_for_each_step(image: Path, capsys: pytest.CaptureFixt
     assert "one step at a time" in out
 
 
-@pytest.mark.parametrize("place", ["/nonexistent\0", "/dev/null/trace.json", "."])
-def test_a_trace_that_cannot_be_written_is_told_before_the_run(
-    place: str, image: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(gpuedge, "Session", lambda *_, **__: pytest.fail("opened"), raising=False)
-    assert main(["run", str(DIGITS), "--input", f"image={image}", "--trace", place]) == 2
-    assert "--trace" in capsys.readouterr().err
-
-
 def test_steps_on_the_cpu_are_those_of_onnxruntime() -> None:
     with gpuedge.Session(DIGITS, device="cpu") as session:
         assert session.profile()["steps"] == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
@@ -58,25 +57,6 @@ def test_outputs_are_those_of_onnxruntime(
     assert body["health"]["on_cpu"] == 3
 
 
-@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
-def test_a_time_limit_must_be_one(seconds: str, images: Path, no_session: None) -> None:
-    assert main(["run", str(MODEL), "--input", f"image={images}", "--timeout", seconds]) == 2
-
-
-def test_a_run_that_takes_too_long_is_exit_code_4(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["run", str(MODEL), "--input", f"image={images}", "--device", "cpu"]
-    out = tmp_path / "out"
-    assert main([*arguments, "--output", str(out), "--timeout", "1e-9"]) == 4
-    said = capsys.readouterr().err
-    assert "GE-406" in said
-    assert "try:          a larger --timeout" in said  # a command has no next request
-    assert "requested by: --timeout" in said
-    assert not out.exists()
-    assert main([*arguments, "--timeout", "60"]) == 0
-
-
 def test_options_of_a_session_are_passed_on(
     images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,14 +80,6 @@ def test_options_of_a_session_are_passed_on(
     assert len(asked) == 1
 
 
-def test_table_says_where_and_why(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", str(MODEL), "--input", f"image={images}", "--device", "cpu"]) == 0
-    out = capsys.readouterr().out
-    for text in ("cpu", "Where each part ran", "probabilities", "first inference"):
-        assert text in out
-    assert re.search(r"^11 nodes: Conv Relu .*  cpu +onnxruntime", out, re.MULTILINE)
-
-
 def placed(device: str, kernel: str, *ops: str) -> dict[str, Any]:
     return {"nodes": ops, "ops": ops, "device": device, "kernel": kernel}
 
@@ -120,22 +92,6 @@ def test_neighbours_of_one_kernel_share_a_row() -> None:
         ("Conv Relu", "vulkan:0", "k"),
         ("Gemm", "cpu", "ort"),
     ]
-
-
-@pytest.mark.parametrize("pair", ["image", "image=", "=file.npy", ""])
-def test_argument_without_name_or_file_is_refused(
-    pair: str, no_session: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", str(MODEL), "--input", pair]) == 2
-    assert "[GE-200]" in capsys.readouterr().err
-
-
-def test_input_given_twice_is_refused(
-    images: Path, no_session: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    twice = ["--input", f"image={images}"] * 2
-    assert main(["run", str(MODEL), *twice]) == 2
-    assert "twice" in capsys.readouterr().err
 
 
 def npy(array: np.ndarray[Any, Any]) -> bytes:
@@ -197,20 +153,6 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
     assert not trace.exists()
 
 
-def test_missing_files_are_named(
-    tmp_path: Path, images: Path, no_session: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for given in ("image=no.npy", "image=no.png", "no.npz"):
-        assert main(["run", str(MODEL), "--input", given]) == 2
-        name = given.rpartition("=")[2]
-        assert f"[GE-203] There is no input file at {name}." in capsys.readouterr().err
-    assert main(["run", str(MODEL), "--input", f"image={tmp_path}"]) == 2
-    assert f"The input file {tmp_path} cannot be read: it is not a file." in capsys.readouterr().err
-    for verb in (["run", "--input", f"image={images}"], ["check"], ["kernels", "explain"]):
-        assert main([*verb, str(tmp_path / "no.onnx")]) == 2
-        assert f"[GE-203] There is no model at {tmp_path / 'no.onnx'}." in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("trace", "output", "named"),
     [
@@ -231,52 +173,6 @@ def test_a_run_does_not_write_over_what_it_reads_or_writes(
     assert main(["run", "digits.onnx", "--input", f"image={images}", *arguments]) == 2
     assert named in capsys.readouterr().err
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
-
-
-def test_output_folder_that_is_a_file_is_refused(
-    images: Path, no_session: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", str(MODEL), "--input", f"image={images}", "--output", str(images)]) == 2
-    assert "[GE-203]" in capsys.readouterr().err
-
-
-def test_wrong_names_shapes_and_dtypes_are_usage_errors(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cases = {"image": np.zeros((1, 1, 9, 8), np.float32), "picture": np.load(images)}
-    for index, (name, array) in enumerate(cases.items()):
-        file = tmp_path / f"{index}.npy"
-        np.save(file, array)
-        assert main(["run", str(MODEL), "--input", f"{name}={file}", "--device", "cpu"]) == 2
-        assert capsys.readouterr().err.startswith("[GE-20")
-    assert main(["run", str(MODEL), "--device", "cpu"]) == 2
-    assert "image" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", [b"", b"not onnx", b"\x08\x08\x12\x01"])
-def test_file_that_is_no_model_is_exit_code_2(
-    text: bytes, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "model.onnx"
-    file.write_bytes(text)
-    assert main(["run", str(file), "--input", f"image={images}"]) == 2
-    assert "[GE-50" in capsys.readouterr().err
-
-
-def test_unknown_device_is_exit_code_2(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--input", f"image={images}", "--device", "vulcan"]
-    assert main(["run", str(MODEL), *arguments, "--json"]) == 2
-    body = json.loads(capsys.readouterr().out)
-    assert (body["code"], body["asked_by"]) == ("GE-102", "--device")
-
-
-def test_failed_run_leaves_no_output_folder(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "a" / "b"
-    arguments = ["--input", f"picture={images}", "--output", str(out), "--device", "cpu"]
-    assert main(["run", str(MODEL), *arguments]) == 2
-    assert not out.parent.exists()
 
 
 def test_output_names_become_safe_files(tmp_path: Path) -> None:

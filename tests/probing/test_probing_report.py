@@ -192,7 +192,8 @@ def test_what_time_was_too_short_for_is_said_below_the_table() -> None:
     assert words not in str(report(row("a", "blocked")))
 
 
-def test_hostile_names_cannot_reach_the_terminal() -> None:
+def test_hostile_names_cannot_reach_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     made = report(row("\x1b[31m<script>\n" + "x" * 5000))
     assert "\x1b" not in str(made)
     assert len(str(made).splitlines()) == 4
