@@ -14,7 +14,7 @@ from typing import Final
 from gpuedge.lang import tree as t
 
 _WHOLE: Final = "vec4"
-_OPERATORS: Final = frozenset(("dot", "vector", "splat", "cast"))
+_OPERATORS: Final = frozenset(("vector", "splat", "cast"))
 """What does not go component by component, or is looked at by itself."""
 
 

@@ -51,9 +51,7 @@ Text = tuple[str, int]
 
 _WORD = re.compile(r"\b[kKn]_\w+")
 _IDENTIFIERS = {"local_id": "gl_LocalInvocationID", "group_id": "gl_WorkGroupID"}
-_SIGNS = {"neg": "-", "~": "~"}
 _OLD_KINDS = {"int": "float", "ivec2": "vec2", "ivec3": "vec3", "ivec4": "vec4"}
-_BIT_WORDS = BITS | {"~", "floatBitsToInt", "intBitsToFloat"}
 _INDENT = "    "
 _LEVELS = {level.dialect: level for level in (ESSL310, ESSL300, ESSL300_SINGLE, ESSL100)}
 
@@ -212,7 +210,7 @@ class _Shader:
 
     def _op(self, expr: t.Op) -> Text:
         name, args = expr.name, expr.args
-        if self.is_old and name in _BIT_WORDS:
+        if self.is_old and name in BITS:
             self._refuse_old(
                 f"{name} cannot be printed: ESSL 1.00 has no bits of ints",
                 "work with floor and powers of two, or run the kernel on OpenGL ES 3.0 or later",
@@ -221,8 +219,8 @@ class _Shader:
             name, args = "==", (args[0], t.Literal("bool", False))
         if name in PRECEDENCE:
             return self._binary(expr, name, args[0], args[1])
-        if name in _SIGNS:
-            return f"{_SIGNS[name]}{self._value(args[0], POSTFIX)}", UNARY
+        if name == "neg":
+            return f"-{self._value(args[0], POSTFIX)}", UNARY
         if name == "?:":
             parts = [self._value(e, SELECT + 1) for e in args]
             return "{} ? {} : {}".format(*parts), SELECT

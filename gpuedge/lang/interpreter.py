@@ -43,7 +43,6 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "%": np.fmod,
     "&&": np.logical_and,
     "||": np.logical_or,
-    "<<": np.left_shift,
     ">>": np.right_shift,
     "!": np.logical_not,
     "?:": np.where,

@@ -89,11 +89,9 @@ class KernelParser:
             self.fail("the kernel has no out tensor")
         for tensor in kernel.tensors:
             if not tensor.used and not (kernel.form == "map" and tensor.access == "write"):
-                self.fail(
-                    f"tensor {tensor.name!r} is never used",
-                    "remove it: some APIs drop it from the interface and bindings would shift",
-                    at=self.tensor_at[tensor.name],
-                )
+                # Some APIs would drop it from the interface, and bindings would shift.
+                at = self.tensor_at[tensor.name]
+                self.fail(f"tensor {tensor.name!r} is never used", at=at)
         if kernel.form == "group" and not self.has_size:
             self.fail("a group kernel needs local_size(X, Y, Z);")
         for name in self.consts:
@@ -173,8 +171,6 @@ class KernelParser:
             cursor.unexpected("expected int or float after 'param'")
         cursor.at += 1
         name = self._new_name("param")
-        if self.texts[cursor.at] == "=":
-            self.fail("a param has no default", "it is given with each dispatch; see spec")
         made = t.Param(name, cast(Literal["int", "float"], kind))
         self.kernel.params.append(made)
         self.inside.names[name] = made
@@ -222,8 +218,7 @@ class KernelParser:
                 if name in self.inside.names:
                     self.fail(f"{name} is declared, so it is the size here", at=at)
             elif not (isinstance(size, t.Spec) and size.name == name):
-                hint = f"declare spec int {name} = 8; and write {name} here"
-                self.fail(f"size {axis + 1} is a positive constant or {name}", hint, at=at)
+                self.fail(f"size {axis + 1} is a positive constant or {name}", at=at)
             sizes.append(size)
             self.cursor.expect("," if axis < 2 else ")", "after the size")
         self.cursor.expect(";", "after local_size(...)")
@@ -238,7 +233,7 @@ class KernelParser:
         inside.in_main = cursor.accept("main")
         name = "main" if inside.in_main else self._new_name("function")
         if kind == "void" and not inside.in_main:
-            self.fail("a function returns a value", "it has no side effects otherwise", at=at - 1)
+            self.fail("a function returns a value", at=at - 1)
         outer = dict(inside.names)
         args = self._function_args()
         if inside.in_main:
@@ -254,9 +249,6 @@ class KernelParser:
         else:
             self.kernel.functions.append(made)
             inside.names[name] = made
-            kinds = [kind, *(arg.type for arg in args)]
-            if name == "epilogue" and kinds != ["vec4", "vec4", "ivec4"]:
-                self.fail("the epilogue is vec4 epilogue(vec4 v, ivec4 p)", at=at)
 
     def _function_args(self) -> list[t.Local]:
         cursor = self.cursor
@@ -286,9 +278,7 @@ class KernelParser:
     def _return(self, kind: str, name: str) -> t.Expr | None:
         cursor = self.cursor
         if kind == "void":
-            if self.texts[cursor.at] == "return":
-                self.fail("void main() has no return", "there is no early exit: use if / else")
-            cursor.at += 1
+            cursor.expect("}", "at the end of main")
             return None
         if not cursor.accept("return"):
             self.fail(f"{name} ends without return")

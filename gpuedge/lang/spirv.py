@@ -43,18 +43,11 @@ _OPERATORS = {
     "&&": (0, 0, s.LOGICAL_AND),
     "||": (0, 0, 166),
     "&": (0, s.BITWISE_AND, 0),
-    "|": (0, 197, 0),
-    "^": (0, 198, 0),
-    "<<": (0, 196, 0),
     ">>": (0, 195, 0),  # ShiftRightArithmetic
     "neg": (s.F_NEGATE, s.S_NEGATE, 0),
     "!": (0, 0, s.LOGICAL_NOT),
-    "~": (0, 200, 0),
     "cast": (s.CONVERT_F_TO_S, s.CONVERT_S_TO_F, 0),
     "precision": (s.CONVERT_F_TO_F, 0, 0),  # a cast between float and half
-    "floatBitsToInt": (s.BITCAST, 0, 0),
-    "intBitsToFloat": (0, s.BITCAST, 0),
-    "dot": (s.DOT, 0, 0),
 }
 _U_MIN, _F_CLAMP, _PACK_HALF, _UNPACK_HALF = 38, 43, 58, 62
 _ROLE = {kind: {"int": 1, "bool": 2}.get(base, 0) for kind, base in t.BASE.items()}

@@ -43,7 +43,7 @@ TYPES: Final = {
 }
 """WGSL spelling of each type."""
 
-_SIGNS = {"neg": "-", "!": "!", "~": "~"}
+_SIGNS = {"neg": "-", "!": "!"}
 _OPERATORS = COMPARISONS | BITS | {"&&", "||"}
 _LEVELS = {"+": 1, "-": 1, "*": 2, "/": 2}
 """How strongly operators bind that need no parentheses among themselves."""
@@ -245,7 +245,7 @@ class _WgslModule:
         if op in ("==", "!=") and left.type in ("float", "half") and a == b:
             whole = a if left.type == "float" else f"f32({a})"
             return f"{'!' if op == '==' else ''}{self._helper('k_nan')}({whole})"
-        if op in ("<<", ">>"):  # counts are unsigned
+        if op == ">>":  # counts are unsigned
             b = f"{TYPES[right.type].replace('i32', 'u32')}({b})"
         return f"({a} {op} {b})"
 
@@ -256,8 +256,6 @@ class _WgslModule:
         if expr.name == "tanh":
             low, high = (f"{TYPES[expr.type]}({x})" for x in (-TANH_LIMIT, TANH_LIMIT))
             return f"tanh(clamp({args[0]}, {low}, {high}))"
-        if expr.name in ("floatBitsToInt", "intBitsToFloat"):
-            return f"bitcast<{TYPES[expr.type]}>({args[0]})"
         return f"{BUILTINS[expr.name].wgsl or expr.name}({', '.join(args)})"
 
     def _identifier(self, expr: t.Identifier) -> str:
