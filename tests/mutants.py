@@ -25,9 +25,24 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "group/winograd_input", "v[24 + j] - 0.5 * v[12 + j]", "v[24 + j] - 0.25 * v[12 + j]"),
     "winograd_output: last row": ("group/winograd_output", "oy + i < d.y", "oy + i < d.y - 1"),
     "winograd_output: a constant": ("group/winograd_output", "0.35355339 * d1", "0.353 * d1"),
-    "conv2d_unit: column of a pixel": ("group/conv2d_unit", "j - y * d.x", "j - y * d.y"),
+    "conv2d_unit: slice of a pixel": ("group/conv2d_unit", "oz + o) * plane", "oz) * plane"),
+    "conv2d: weights of a row": ("map/conv2d", "BY_ROW > 0 ? p.y : 0", "BY_ROW > 0 ? 0 : 0"),
+    "trim: rows": ("map/trim", "load4(X, p)", "load4(X, ivec4(p.x, 0, p.z, p.w))"),
+    "winograd_input map: a pad": ("map/winograd_input", "row * 4 - PT", "row * 4 - PL"),
+    "winograd_input map: a point": ("map/winograd_input", "-0.70710678 * s, -0.5",
+                                    "-0.70710678 * s, -0.25"),
+    "winograd_input map: fourth pixel": ("map/winograd_input", "f.w > 0.0 ? d", "f.w < 2.0 ? d"),
+    "winograd_output map: last row": ("map/winograd_output", "(i == 0 ? 0 : 5)", "0"),
+    "winograd_output map: a sign": ("map/winograd_output", "m3 + s * m4", "m3 + m4"),
+    "winograd_output map: tiles": ("map/winograd_output", "(dims(O).x + 3) / 4", "dims(O).x / 4"),
     "conv2d_unit: lanes of a slice": ("group/conv2d_unit", "o % 2 * 4", "o % 1 * 4"),
     "conv2d_unit: image of a batch": ("group/conv2d_unit", "n * (last + 1)", "n * last"),
+    "conv2d_run: last pixels": ("group/conv2d_run", "q + j < length", "q + j < length - 1"),
+    "conv2d_run: last slice of a group": ("group/conv2d_run", "if (oz < end)", "if (oz < d.z)"),
+    "conv2d_run: inputs of a group": ("group/conv2d_run", "* ICG / 4", "* OCG / 4"),
+    "conv2d_run: weights of a row": ("group/conv2d_run", "? row : ky * KW", "? 0 : ky * KW"),
+    "conv2d_run: pads": ("group/conv2d_run", "x >= 0 && y", "x >= -1 && y"),
+    "conv2d_run: pixel of a lane": ("group/conv2d_run", "j * 8 + mine", "j * 4 + mine"),
     "conv_transpose2d_tile: taps apart": (
         "group/conv_transpose2d_tile", "kx0 + ix * SX", "kx0 + ix"),
     "conv_transpose2d_tile: no tap": (
@@ -49,6 +64,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "matmul_block: a column of B": ("group/matmul_block", "v[2 * COLUMNS + c]", "v[COLUMNS + c]"),
     "matmul_block: tiles of a row": ("group/matmul_block", "tile / across) * ROWS",
                                      "tile / (across + 1)) * ROWS"),
+    "matmul_block: last texels of K": ("group/matmul_block", "turn + i < KT", "turn + i <= KT"),
     "matmul_block: row of a lane": ("group/matmul_block", "r * 8 + lane", "r * 4 + lane"),
     "matmul_block: batch of B": ("group/matmul_block", "B_ONE ? 0 : n", "A_ONE ? 0 : n"),
     "pool: maximum starts at zero": ("map/pool", "if (found)", "if (found || true)"),
@@ -108,6 +124,8 @@ HALF_MUTANTS: dict[str, tuple[str, str, str]] = {
     for kernel, v in (
         ("conv2d_tile", "v[j + t]"), ("conv2d_unit", "v[j]"), ("conv_transpose2d_tile", "v[j]"))
 } | {
+    "group/conv2d_run: sum in float16": (
+        "group/conv2d_run", "c[j] += times(", "c[j] = vec4(hvec4(c[j])); c[j] += times("),
     "group/matmul_block: sum in float16": (
         "group/matmul_block", "sum[r * COLUMNS + c] += times(",
         "sum[r * COLUMNS + c] = vec4(hvec4(sum[r * COLUMNS + c])); sum[r * COLUMNS + c] += times(")

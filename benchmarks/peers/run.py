@@ -112,7 +112,9 @@ class Runner:
         caches = {"GPUEDGE_CACHE_DIR": "gpuedge", "MESA_SHADER_CACHE_DIR": "mesa",
                   "XDG_CACHE_HOME": "xdg"}  # fmt: skip
         environ = {**os.environ, **QUIET, **{k: str(cache_folder / v) for k, v in caches.items()}}
-        environ.pop("PYTHONPATH", None)
+        # Packages are installed with their bytecode; the checkout keeps its own after one start.
+        for one in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
+            environ.pop(one, None)
         command = [str(python), "-m", "benchmarks.peers.child", peer]
         return Process(command, environ, self.folder / f"{cells.plain(peer)}.log")
 

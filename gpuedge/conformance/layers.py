@@ -304,6 +304,10 @@ TILES: tuple[Case, ...] = (
     conv(10, (6, 9), 40, (3, 3), pads=(0, 1, 2, 1), groups=2, bias=True),
     conv(6, (1, 33), 16, (1, 3), pads=(0, 4, 0, 0), dilation=(1, 2)),
     conv(7, (6, 4), 9, (3, 3), pads=(1, 1, 1, 1)),
+    conv(32, (5, 7), 29, (1, 1), bias=True, act="relu", n=2),  # runs of pixels and a rest of them
+    conv(29, (7, 10), 25, (2, 3), (2, 1), pads=(1, 2, 1, 0), dilation=(1, 2), bias=True),
+    conv(64, (6, 5), 64, (1, 1), groups=2, n=2),
+    conv(60, (3, 10), 48, (1, 3), pads=(0, 1, 0, 1), groups=2, bias=True),
 )
 """What register tiles have edges of: columns, slices, groups, pads and the end of a plane."""
 
@@ -312,6 +316,7 @@ IN_TILES: tuple[Case, ...] = (
     conv(17, (14, 14), 16, n=2, fixed=True),
     conv(16, (11, 14), 18, pads=(2, 1, 0, 2), bias=True, fixed=True),
     conv(18, (13, 16), 14, pads=(0, 2, 1, 0), fixed=True),
+    conv(16, (9, 21), 25, pads=(1, 1, 1, 1), bias=True, fixed=True),  # runs of tiles and a rest
 )
 """What Winograd's tiles have edges of: the ends of rows and columns, pads, slices, the batch."""
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import ceil, prod
 from time import perf_counter, process_time
 from types import TracebackType
+from weakref import ref
 
 import numpy as np
 
@@ -39,7 +40,7 @@ from gpuedge.core.errors import (
     OutOfMemoryError,
     UsageError,
 )
-from gpuedge.core.storage import BUFFER
+from gpuedge.core.storage import BUFFER, HALF_TEXELS, TEXELS
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
 from gpuedge.executors.driver_calls import Unwatched, Watch, cause_of
 from gpuedge.executors.programs import Programs, RefusedPassError
@@ -50,7 +51,7 @@ from gpuedge.opset.digits import joined
 from gpuedge.plan.arrange import Arrangement, arrange_on
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
-from gpuedge.plan.planner import plan, why_not
+from gpuedge.plan.planner import judge, plan
 from gpuedge.plan.storages import (
     EXACT,
     FIXED,
@@ -77,7 +78,16 @@ AHEAD = 2
 """How many pieces are submitted at a time: the device has one to go on with while this process
 notices that the one before is done."""
 
+TEXEL_BYTES = {TEXELS: 16, HALF_TEXELS: 8}
+MORE_BYTES = 256
+"""What a texel buffer may show beyond its tensor."""
+
 log = logging.getLogger("gpuedge.gpu")
+
+
+_Judged = tuple[Callable[[], Graph | None], Plan | dict[int, str]]
+_UNJUDGED: _Judged = (lambda: None), {}
+"""What `judge` said of a graph, which is not kept alive for that; and before it was asked."""
 
 
 def _go_on(*_: object) -> None:
@@ -190,11 +200,16 @@ class GpuExecutor:
         self.at_work: Watchdog | None = None
         self._owner = os.getpid()
         self._restricted: set[str] = set()
+        self._judged: _Judged = _UNJUDGED
         self._blobs = BlobCache(cache_dir() / "kernels.bin")
 
     def supports(self, node: Node, graph: Graph) -> str | None:
         """Return None if the planner can run `node` here, else one sentence saying why not."""
-        return why_not(node, graph, self.caps)
+        known, judged = self._judged
+        if known() is not graph:
+            judged = judge(graph, self.caps)
+            self._judged = ref(graph), judged
+        return judged.get(id(node)) if isinstance(judged, dict) else None
 
     def compile(
         self, segment: Graph, precision: StoragePrecision = EXACT,
@@ -229,7 +244,10 @@ class GpuExecutor:
             with self.building():
                 limit_idle(watchdog_s)
         while True:
-            made = plan(segment, self.caps, self._restricted, precision, rewrites=rewrites)
+            (known, made), self._judged = self._judged, _UNJUDGED
+            is_plain = rewrites and precision == EXACT and not self._restricted
+            if known() is not segment or isinstance(made, dict) or not is_plain:
+                made = plan(segment, self.caps, self._restricted, precision, rewrites=rewrites)
             progress("plan", 1, 1)
             try:
                 return GpuExecutable(self, segment, made, progress)
@@ -476,9 +494,25 @@ class GpuExecutable:
             extents = [self.plan.tensors[n].layout.extents for n in names]
             params = {p.name: one.specs[p.name] for p in program.blob.push if p.type != "ivec4"}
             push = program.blob.pack_push(extents, params)
-            bindings = tuple(self._binding(n) for n in names)
+            kinds = [t.storage for t in program.blob.tensors]
+            bindings = tuple(self._bound(n, k) for n, k in zip(names, kinds, strict=True))
             dispatches.append(Dispatch(program, bindings, push, one.groups, depends))
         return dispatches
+
+    def _bound(self, name: str, kind: str) -> Binding:
+        """Return what a kernel gets of a tensor; of a texel buffer some more where there is room.
+
+        Kernels clamp their reads, so that this is never read. Mesa 22.3 compiles a kernel once for
+        sizes whose bits 8 to 15 are 0, and once for all others: it takes them for a level of an
+        image (`level_zero_only` in `lp_sampler_static_texture_state`).
+        """
+        found, texel = self._binding(name), TEXEL_BYTES.get(kind, 0)
+        more = found.nbytes + MORE_BYTES
+        is_usual = not texel or found.nbytes & 0xFF00
+        if is_usual or more > texel * self.executor.caps.max_texel_elements:
+            return found
+        has_room = found.offset + more <= found.buffer.nbytes
+        return replace(found, nbytes=more) if has_room else found
 
     def _binding(self, name: str) -> Binding:
         region = self._where.regions[name]

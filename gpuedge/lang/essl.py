@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from ctypes import c_float
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final
 
 from gpuedge.core.errors import KernelError
@@ -427,10 +428,8 @@ class _Shader:
             self._line(f"uint q = {level.number(count)} * f;" if count > 1 else "uint q = f;")
         last = f"n_{out} - {count - 1}u" if self.along == "row" else f"n_{out}"
         self._access(f"ivec4 {first} = k_position(int(min(q, {last})), d_{out});")
-        if self.along == "plane":
-            self._line(f"int at = {first}.y * d_{out}.x + {first}.x;")
-        for j, local in enumerate(texels.positions[1:], 1):
-            self._neighbour(first, _local(local), j)
+        for before, local in pairwise(texels.positions):
+            self._neighbour(_local(before), _local(local))
         self._block(texels.body)
         for j, value in enumerate(texels.values):
             self._line(f"vec4 v_{j} = {self._value(value)};")
@@ -440,18 +439,15 @@ class _Shader:
             text = stored(level, out, self.kinds[out], f"v_{j}", which)
             self._access(f"o_{out}_{layer} = {text};")
 
-    def _neighbour(self, first: str, name: str, j: int) -> None:
-        """Print the position of the texel `j` further on than that at `first`."""
+    def _neighbour(self, before: str, name: str) -> None:
+        """Print the position of the texel after that at `before`; of the last one, its own."""
         d = f"d_{self.kernel.out.name}"
         if self.along == "row":
-            self._line(f"ivec4 {name} = ivec4({first}.x + {j}, {first}.yzw);")
+            self._line(f"ivec4 {name} = ivec4({before}.x + 1, {before}.yzw);")
         elif self.along == "plane":
-            self._line(f"int at_{j} = min(at + {j}, {d}.x * {d}.y - 1);")
-            self._line(f"int y_{j} = at_{j} / {d}.x;")
-            self._line(f"ivec4 {name} = ivec4(at_{j} - y_{j} * {d}.x, y_{j}, {first}.zw);")
+            self._access(f"ivec4 {name} = ivec4(k_right({before}.xy, {d}.xy), {before}.zw);")
         else:
-            last = f"n_{self.kernel.out.name}"
-            self._access(f"ivec4 {name} = k_position(int(min(q + {j}u, {last})), {d});")
+            self._access(f"ivec4 {name} = k_next({before}, {d});")
 
     # --- the whole ------------------------------------------------------------------------------
     def _head(self) -> list[str]:

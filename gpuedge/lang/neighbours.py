@@ -30,7 +30,7 @@ def side_by_side(kernel: t.Kernel, count: int, along: str) -> SideBySide:
     """Return main of a map kernel for `count` neighbours; `along` is a key of `SAME`."""
     main = kernel.main
     same = frozenset("xyzw".index(letter) for letter in SAME[along])
-    differing = _Differing(main.args[0], same)
+    differing = _Differing(main.args[0], same, count)
     differing.find(main.body)
     copies = _Copies(differing, most_uid(kernel), count)
     positions = [copies.local(main.args[0], j) for j in range(count)]
@@ -61,9 +61,10 @@ def _declared(body: list[t.Stmt]) -> Iterator[t.Local]:
 class _Differing:
     """Which locals differ between neighbours: `locals`, by their uid."""
 
-    def __init__(self, position: t.Local, same: frozenset[int]) -> None:
+    def __init__(self, position: t.Local, same: frozenset[int], count: int) -> None:
         self._position = position
         self._same = same
+        self._count = count
         self.locals = {position.uid}
 
     def has(self, expr: t.Expr) -> bool:
@@ -75,7 +76,20 @@ class _Differing:
                 return not self._same.issuperset(expr.components)
         elif isinstance(expr, t.Element) and getattr(expr.array, "uid", 0) in self.locals:
             return True
+        elif isinstance(expr, t.Op) and expr.name == "/" and self._is_group(*expr.args):
+            return False
         return any(map(self.has, t.children(expr)))
+
+    def _is_group(self, column: t.Expr, size: t.Expr) -> bool:
+        """Tell whether a column is divided so that all neighbours in a row give the same."""
+        return (
+            isinstance(column, t.Swizzle)
+            and isinstance(column.base, t.LocalRef)
+            and (column.base.local, column.components) == (self._position, (0,))
+            and isinstance(size, t.Literal)
+            and size.value % self._count == 0
+            and self._same == frozenset((1, 2, 3))
+        )
 
     def find(self, body: list[t.Stmt]) -> None:
         """Add all locals of main that differ: a loop may carry what does to its beginning."""

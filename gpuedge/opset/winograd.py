@@ -85,6 +85,17 @@ def transformed(w: Array) -> Array:
     return np.asarray(flat.reshape(*w.shape[:2], 6, 6))
 
 
+def send_to_points(taps: Array, out: Array) -> None:
+    """Write filters at the points: their taps are rows of `taps` (S, 9, N), those of `out` points.
+
+    Computed in float64 and rounded once, to what `out` (S, 36, N) holds. One of S at a time stays
+    in the processor's caches, where this takes a tenth of the time.
+    """
+    matrix = np.kron(_G, _G)
+    for rows, to in zip(taps, out, strict=True):
+        to[:] = matrix @ rows.astype(np.float64)
+
+
 def filtered(x: Array, w: Array, window: Window) -> Array:
     """Return the convolution of images (N, C, H, W) in float64, computed tile by tile."""
     return _assembled(_A, _summed(transformed(w), _sent(_B, _seen(x, window))), window)

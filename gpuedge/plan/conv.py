@@ -14,7 +14,7 @@ from gpuedge.opset.digits import STEP
 from gpuedge.opset.expr import Expr
 from gpuedge.opset.tensor import Array, Carry, Convolution, Tensor, Window
 from gpuedge.plan.context import MAX_TRIPS, Context, most_rows
-from gpuedge.plan.emit import epilogue
+from gpuedge.plan.emit import Epilogue, epilogue
 from gpuedge.plan.layout import TEXEL, Layout, channels
 from gpuedge.plan.library import Variant
 from gpuedge.plan.lower import in_chunks
@@ -79,22 +79,27 @@ def facts(window: Window, slices: Slices) -> dict[str, int]:
 
     `stride`: that of both axes, 0 if they differ; `dilation`: the larger one. `in_slices`: slices
     of input channels that a sum takes. `group_slices`: whole slices of output channels that read
-    the same inputs; 0 if groups share a slice. `tiles`: those of Winograd's filtering; 0 where it
-    does not serve. `is_unit`: 1 if an output pixel is computed from the
-    one input pixel at its place. `is_in_threes`: 1 if three taps after the other reach neighbouring
-    columns, all along a row of the kernel.
+    the same inputs; 0 if groups share a slice. `filled_32s`: how many percent these are of the next
+    multiple of 8. `taps_in`: texels that a sum takes. `columns_over`, `pixels_over`: those beyond a
+    multiple of four; 0 where longer rows do not fit. `tiles`: those of Winograd's filtering; 0
+    where it does not serve. `is_unit`: 1 if an output pixel is computed from the one input pixel at
+    its place. `is_in_threes`: 1 if three taps after the other reach neighbouring columns, all along
+    a row of the kernel.
     """
     height, width = window.out
     (kernel_y, kernel_x), (stride_y, stride_x) = window.kernel, window.strides
     is_unit = window.kernel == window.strides == (1, 1) and not any(window.pads)
     in_threes = kernel_x % 3 == 0 and stride_x == 1 == window.dilations[1]
+    whole = -(-slices.per_group_out // 4) if slices.parts else 0
     return {
         "height": height, "width": width, "pixels": height * width,
         "kernel_y": kernel_y, "kernel_x": kernel_x, "is_in_threes": int(in_threes),
         "stride": stride_y if stride_y == stride_x else 0, "dilation": max(window.dilations),
         "is_unit": int(is_unit), "in_slices": slices.span,
+        "taps_in": kernel_y * kernel_x * slices.span,
+        "columns_over": width % 4, "pixels_over": height * width % 4,
         "tiles": winograd.tiles(window, slices.channels_in, slices.channels_out, slices.group),
-        "group_slices": -(-slices.per_group_out // 4) if slices.parts else 0,
+        "group_slices": whole, "filled_32s": 100 * whole // (-(-whole // 8) * 8) if whole else 0,
     }  # fmt: skip
 
 
@@ -177,8 +182,10 @@ def _square(w: Array) -> Array:
 def _transforms(variant: Variant) -> tuple[Variant, Variant]:
     """Return the passes before and after the products of a variant in transformed tiles."""
     sides = ((1, winograd.POINTS, 1), (winograd.SIDE, winograd.SIDE, 1))
+    if variant.form == "map":
+        sides = variant.outputs, variant.outputs
     before, after = (
-        replace(variant, kernel=name, consts={}, outputs=outputs)
+        replace(variant, kernel=name, consts={}, outputs=outputs, run="", has_lanes=False)
         for name, outputs in zip(variant.transforms, sides, strict=True)
     )
     return before, after
@@ -211,6 +218,8 @@ class _Job:
         self.facts = facts(self.window, self.slices)
         if not (winograd.may_serve(source) and self._has_room(self.facts["tiles"])):
             self.facts["tiles"] = 0
+        if self._longer.nbytes > ctx.caps.max_storage_buffer_bytes:
+            self.facts["columns_over"] = self.facts["pixels_over"] = 0
 
     @property
     def taps(self) -> int:
@@ -269,14 +278,27 @@ class _Job:
                 "S0": start,
                 **slices.specs(),
                 "BIAS": len(operands) == 2,
+                "PADS": any(self.window.pads),
+                "UNIT": bool(self.facts["is_unit"]),
             }
             partial = self._pass(op, weights, specs, start + count == slices.span, partial)
         if partial is not None:
             self.ctx.define(self.tensor, partial)
 
+    def _whole(self, columns: int) -> int:
+        """Return how many columns whole invocations of a map kernel compute."""
+        return -(-columns // self.ctx.caps.map_texels) * self.ctx.caps.map_texels
+
+    @property
+    def _longer(self) -> Layout:
+        """How a variant in longer rows lays out its sums."""
+        shape = self.layout.shape
+        return channels((*shape[:-1], self._whole(shape[-1])))
+
     def _points(self, tiles: int) -> tuple[Layout, Layout, Layout]:
         """Return how inputs, weights and products at the points of tiles lie: a point to a row."""
         batch, filters = self.layout.shape[:2]
+        tiles = self._whole(tiles)
         inputs, products = (
             channels((batch, count, winograd.POINTS, tiles))
             for count in (self.slices.channels_in, filters)
@@ -305,13 +327,17 @@ class _Job:
             return False
         inputs, weights, products = self._points(tiles)
         variant = ctx.best("conv2d", self.facts, 3, is_half=self.is_half, out=products.extents)
-        if not variant.transforms or not self._allows_transforms(variant, inputs):
+        if len(variant.transforms) < 2 or not self._allows_transforms(variant, inputs):
             self.facts["tiles"] = 0  # with more tensors to bind it might be chosen after all
             return False
 
         def build(w: Array, b: Array | None = None) -> Texels:
-            points = winograd.transformed(w).reshape(*w.shape[:2], winograd.POINTS, 1)
-            return dense_weights(points, b, self.slices, 0, self.slices.span)
+            taps = dense_weights(w, b, self.slices, 0, self.slices.span)
+            rows = taps.reshape(weights.extents[2], w[0, 0].size + 1, -1)
+            made = np.empty((len(rows), winograd.POINTS + 1, rows.shape[2]), np.float32)
+            winograd.send_to_points(rows[:, :-1], made[:, :-1])
+            made[:, -1] = rows[:, -1]  # the bias
+            return made.ravel()
 
         k = self._upload(weights.extents, self.operands, build)
         v, m = (ctx.add(one, storage=ctx.storages.exact) for one in (inputs, products))
@@ -320,7 +346,7 @@ class _Job:
         across = -(-self.window.out[1] // winograd.SIDE)
         ctx.launch(before, {"X": self.source, "O": v},
                    {"ACROSS": across, "PT": top, "PL": left})  # fmt: skip
-        specs = {"PT": 0, "PL": 0, "S0": 0, **self.slices.specs()}
+        specs = {"PT": 0, "PL": 0, "S0": 0, "SPAN": self.slices.span, **self.slices.specs()}
         ctx.launch(variant, {"X": v, "K": k, "O": m}, specs)
         self.source = m
         made = self._pass(after, k, {"BIAS": len(self.operands) == 2}, True, None)
@@ -362,18 +388,32 @@ class _Job:
         partial: str | None,
     ) -> str:
         """Launch one pass; the last one carries the epilogue."""
-        ctx = self.ctx
+        ctx, source = self.ctx, self.source
         value = ctx.value_of(self.tensor)
         out = ctx.add(self.layout, value, storage=None if last else ctx.storages.exact)
-        tensors = {"X": self.source, "K": weights, "O": out}
-        made = epilogue(
-            ctx, self.layout, self.anchor, self.body if last else None,
-            partial=partial, bound={"X": self.source},
-        )  # fmt: skip
+        tensors = {"X": source, "K": weights, "O": out}
+        made = self._epilogue(source, partial, last)
+        is_half = self.is_half or (made is not None and made.is_half)
+        parts = self.apart, max(1, self.slices.parts)
+        if isinstance(op, str):
+            count = len(tensors) + (len(made.tensors) if made else 0)
+            op = ctx.best(op, self.facts, count, is_half=is_half,
+                          out=self.layout.extents, parts=parts)  # fmt: skip
+            if op.transforms:  # the epilogue is that of a pass of its own, which binds their sums
+                sums = ctx.add(self._longer, storage=ctx.storages.exact)
+                ctx.launch(op, tensors | {"O": sums}, specs)
+                op = replace(op, kernel=op.transforms[0], consts={})
+                tensors, specs = {"X": sums, "O": out}, {}
+                made = self._epilogue(sums, partial, last)
         if made is not None:
             tensors, specs = tensors | made.tensors, specs | made.specs
         ctx.launch(op, tensors, specs, epilogue=made.text if made else None,
-                   facts=self.facts,
-                   parts=(self.apart, max(1, self.slices.parts)),
-                   is_half=self.is_half or (made is not None and made.is_half))  # fmt: skip
+                   parts=parts, is_half=is_half)  # fmt: skip
         return out
+
+    def _epilogue(self, source: str, partial: str | None, last: bool) -> Epilogue | None:
+        """Return what follows the sums of a kernel that binds `source`."""
+        return epilogue(
+            self.ctx, self.layout, self.anchor, self.body if last else None,
+            partial=partial, bound={"X": source},
+        )  # fmt: skip

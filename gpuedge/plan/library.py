@@ -31,9 +31,10 @@ class Variant:
     the tiles of a plane are numbered row after row, and invocations along x take one each; y
     counts tiles of slices, z the batch. `transforms` are kernels of further passes, one before and
     one after or one after; none of these computes in float16. `has_lanes`: its workgroup must be a
-    subgroup. `needs` are lower bounds on `Caps`
-    fields; `when` inclusive bounds on facts of the shape; `score` is the expected speed relative to
-    the operation's map kernel, by device class.
+    subgroup. `run`: what a workgroup computes together, `outputs` of it, is cut from a whole
+    ``plane`` or from each ``row``; empty where each invocation has `outputs` of its own. `needs`
+    are lower bounds on `Caps` fields; `when` inclusive bounds on facts of the shape; `score` is the
+    expected speed relative to the operation's map kernel, by device class.
     """
 
     op: str
@@ -45,6 +46,7 @@ class Variant:
     is_flat: bool = False
     transforms: tuple[str, ...] = ()
     has_lanes: bool = False
+    run: str = ""
     needs: Mapping[str, int] = field(default_factory=dict)
     when: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     score: Mapping[str, float] = field(default_factory=dict)
@@ -73,12 +75,15 @@ class Variant:
 
         `parts`: of so many equal parts of the columns, and of the slices, no flat tile has two.
         """
+        if self.run == "plane":
+            extents = (extents[0] * extents[1], 1, *extents[2:])
         tiles = [-(-size // of) for size, of in zip(extents, self.outputs, strict=False)]
         if self.is_flat:
             for axis, count in zip((0, 2), parts, strict=True):
                 part = -(-extents[axis] // count)
                 tiles[axis] = -(-part // self.outputs[axis]) * count
-            return tiles[0] * tiles[1], tiles[2], extents[3]
+            each = self.local[0] if self.run else 1
+            return tiles[0] * tiles[1] * each, tiles[2], extents[3]
         return tiles[0], tiles[1], tiles[2] * extents[3]
 
 

@@ -17,6 +17,9 @@ from gpuedge.plan.plan import HostTensor, Texels
 STEP = MAX_TRIPS // 64 * 64
 """Texels of a row summed by one pass: a multiple of every kernel's own step."""
 
+TURN = 4
+"""A multiple of the texels of a row that any kernel sums in one turn of its loop."""
+
 UNIT = 8
 """A multiple of every kernel's own step, texels of a row."""
 
@@ -29,12 +32,12 @@ def parts(depth: int, most: int) -> tuple[range, ...]:
 def facts(rows: int, depth: int, columns: int, *, turns: bool = True) -> dict[str, int]:
     """Return what ``when`` in ``variants.toml`` may ask of a product.
 
-    `filled_128s`: how many percent the columns are of the next multiple of 128. `turned_rows`: its
-    rows; 0 unless `turns`, where sums that are turned later would not fit.
+    `filled_32s`, `filled_128s`: how many percent the columns are of the next multiple of that.
+    `turned_rows`: its rows; 0 unless `turns`, where sums that are turned later would not fit.
     """
-    filled = 100 * columns // (-(-columns // 128) * 128)
-    known = {"rows": rows, "depth": depth, "columns": columns, "filled_128s": filled}
-    return known | {"turned_rows": rows if turns else 0}
+    filled = {f"filled_{n}s": 100 * columns // (-(-columns // n) * n) for n in (32, 128)}
+    known = {"rows": rows, "depth": depth, "columns": columns}
+    return known | filled | {"turned_rows": rows if turns else 0}
 
 
 def lower(ctx: Context, anchor: Tensor, tensor: Tensor, body: Expr | None) -> None:
@@ -123,6 +126,7 @@ class _ProductJob:
         specs: dict[str, Number] = {
             "K0": part.start, "KT": len(part),
             "B0": 0 if isinstance(self.right, str) else part.start,
+            "REST": len(part) % TURN > 0,
             "WHOLE": self.ctx.tensors[right].layout.extents[1] % 4 == 0,
         }  # fmt: skip
         return self._launch("matmul", right, specs, body, partial=partial, value=value)

@@ -293,12 +293,37 @@ def _own_memory(ctx: Context, name: str, outputs: Collection[str], shape: tuple[
     return copy
 
 
+def judge(graph: Graph, caps: Caps) -> Plan | dict[int, str]:
+    """Return the plan of a graph on a device with `caps`, or what of the graph it cannot run.
+
+    That is the nodes, by identity, with what `why_not` says of each. The plan is tried first: it is
+    needed anyway, and where there is one, no node has to be planned alone.
+    """
+    if not any(_not_computed(n, graph) for n in graph.nodes):
+        made = _planned(graph, caps)
+        if not isinstance(made, str) and _not_used(made, graph, caps) is None:
+            return made
+    return {id(n): why for n in graph.nodes if (why := why_not(n, graph, caps)) is not None}
+
+
 def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
     """Return None if a device with `caps` can run `node`, else one sentence saying why not.
 
     The answer comes from planning the node alone, so it is the planner's own. With it come nodes
     that compute its operands from constants, too large to be folded: planning knows their results.
     """
+    why = _not_computed(node, graph)
+    if why is not None:
+        return why
+    makers = _makers(node, graph)
+    made = _planned(_alone(node, graph, makers), caps)
+    if isinstance(made, str) and makers:
+        made = _planned(_alone(node, graph), caps)
+    return made if isinstance(made, str) else _not_used(made, graph, caps)
+
+
+def _not_computed(node: Node, graph: Graph) -> str | None:
+    """Return None if there are kernels for a node and the types of its values, else a sentence."""
     operator = operator_of(node)
     if operator is None and functions.body(node, graph) is None:
         return f"{node.op} has no kernel"
@@ -310,12 +335,11 @@ def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
             return f"the shape of '{name}' is not known before running"
         if kind.dtype not in DTYPES:
             return f"'{name}' is {kind.dtype}; kernels compute in float32"
-    makers = _makers(node, graph)
-    made = _planned(_alone(node, graph, makers), caps)
-    if isinstance(made, str) and makers:
-        made = _planned(_alone(node, graph), caps)
-    if isinstance(made, str):
-        return made
+    return None
+
+
+def _not_used(made: Plan, graph: Graph, caps: Caps) -> str | None:
+    """Return None if what a plan keeps and gives can be used, else one sentence."""
     return _not_kept(made, graph, caps) or (_not_read(made.open, graph) if made.open else None)
 
 

@@ -341,13 +341,14 @@ def _floats(caps: Caps) -> list[KnownAnswer]:
 
 
 PRODUCTS = {
-    "one row": (1, 48, 8), "few rows": (3, 48, 8), "rows": (9, 36, 16), "tiles": (49, 52, 52),
+    "one row": (1, 48, 8), "few rows": (3, 48, 8), "rows": (9, 36, 16), "tiles": (49, 52, 68),
 }  # fmt: skip
 """Rows, terms and columns: whole texels, which need no packing."""
 
-WIDE_PRODUCTS = {"few wide rows": (9, 36, 104), "wide tiles": (49, 52, 104)}
+WIDE_PRODUCTS = {
+    "fewer wide rows": (7, 36, 104), "few wide rows": (9, 36, 104), "wide tiles": (49, 52, 104),
+}  # fmt: skip
 """What kernels that read lanes of subgroups are for."""
-
 
 _Shape = tuple[int, ...]
 TILES: Final[Mapping[str, tuple[str, _Shape, _Shape, Mapping[str, Any]]]] = {
@@ -373,8 +374,12 @@ TILES: Final[Mapping[str, tuple[str, _Shape, _Shape, Mapping[str, Any]]]] = {
     "transposed, few filters": ("ConvTranspose", (1, 5, 4, 5), (5, 4, 3, 3), {"strides": [2, 2]}),
     "transposed, many filters": ("ConvTranspose", (1, 5, 4, 5), (5, 12, 3, 3), {"strides": [2, 2]}),
     "transposed, narrow": ("ConvTranspose", (1, 31, 5, 1), (31, 4, 2, 2), {"strides": [2, 2]}),
+    "runs of pixels": ("Conv", (1, 29, 6, 7), (24, 29, 2, 2), {}),
 }
 """Operator, shapes of image and weights, and attributes: what kernels in register tiles are for."""
+
+RUNS = "runs of pixels"
+"""The one of `TILES` that is for kernels that read lanes of subgroups."""
 
 
 def _tile_nodes(name: str) -> tuple[Sequence[tuple[str, str, Any]], Callable[[F64, F64], F64]]:
@@ -427,10 +432,10 @@ def _kernels(caps: Caps) -> list[KnownAnswer]:
                 given,
                 _tile_nodes(name)[1],
             )
-            for name, (_, x, w, _) in TILES.items()
+            for name, (_, x, w, _) in _tiles(caps)
             for given in [whole(x=x, w=w)]
         ),
-        _tiled(),
+        *(_tiled(filters) for filters in ((14, 24) if caps.subgroup_lanes else (14,))),
         *_digits(),
         *(_arithmetic(caps) if caps.has_fp16_arithmetic else ()),
     ]
@@ -440,16 +445,23 @@ def _products(caps: Caps) -> Iterable[tuple[str, tuple[int, int, int]]]:
     return (PRODUCTS | (WIDE_PRODUCTS if caps.subgroup_lanes else {})).items()
 
 
-def _tiled() -> KnownAnswer:
+def _tiles(caps: Caps) -> list[tuple[str, tuple[str, _Shape, _Shape, Mapping[str, Any]]]]:
+    return [(name, tile) for name, tile in TILES.items() if name != RUNS or caps.subgroup_lanes]
+
+
+def _tiled(filters: int) -> KnownAnswer:
     """Return a convolution that is computed in transformed tiles where that is faster: inexactly.
 
     Its bound is theirs (``docs/numerics.md``). Tiles end within the image on both axes.
     """
     rng, pads = _rng(), (1, 0, 1, 2)
-    x, w, b = _whole(rng, 1, 16, 13, 14), _whole(rng, 14, 16, 3, 3), _whole(rng, 14)
+    x, w = _whole(rng, 1, 16, 13, 14), _whole(rng, filters, 16, 3, 3)
+    b = _whole(rng, filters)
     inputs = {"x": x, "w": w, "b": b}
     graph = _graph(inputs, ("Conv", "xwb", {"pads": list(pads)}), constants="wb")
-    made = _case("tiles", graph, inputs, lambda x, w, b: conv_reference(x, w, b, pads))
+    made = _case(
+        f"tiles of {filters} filters", graph, inputs, lambda x, w, b: conv_reference(x, w, b, pads)
+    )
     window = Window((3, 3), (1, 1), pads, (1, 1), made.expected.shape[2:])
     own = winograd.bound(Num.of(x), Num.of(w), window)
     return replace(made, bound=own + U * abs(made.expected))
@@ -494,7 +506,7 @@ def _arithmetic(caps: Caps) -> list[KnownAnswer]:
         sums("float16 sum of products", [("Mul", "ab", {}), ("ReduceSum", "1", {})],
              lambda a, b: (a * b).sum(keepdims=True), a=(4, 64), b=(4, 64)),
         *(sums(f"float16 convolution: {name}", *_tile_nodes(name), "w", x=x, w=w)
-          for name, (_, x, w, _) in TILES.items()),
+          for name, (_, x, w, _) in _tiles(caps)),
         *(sums(f"float16 product of {name}", [("MatMul", "ab", {})], np.matmul, a=(m, k), b=(k, n))
           for name, (m, k, n) in _products(caps)),
     ]  # fmt: skip

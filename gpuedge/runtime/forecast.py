@@ -13,7 +13,7 @@ from gpuedge.executors.base import Work
 from gpuedge.graph.cost import count
 from gpuedge.graph.partition import Segment, partition
 from gpuedge.plan.arrange import Arrangement, arrange_on
-from gpuedge.plan.planner import plan, why_not
+from gpuedge.plan.planner import judge, plan
 from gpuedge.runtime.segments import precision_of
 from gpuedge.runtime.strings import CPU, caps_of
 
@@ -57,8 +57,8 @@ class Forecast:
     @cached_property
     def refused(self) -> dict[int, str]:
         """Why nodes cannot run there, by their identity."""
-        whys = {id(n): why_not(n, self.graph, self.caps) for n in self.graph.nodes}
-        return {i: why for i, why in whys.items() if why is not None}
+        judged = judge(self.graph, self.caps)
+        return judged if isinstance(judged, dict) else {}
 
     @cached_property
     def cut(self) -> tuple[Segment, ...]:

@@ -167,10 +167,28 @@ def chain(level: str) -> None:
     device.close()
 
 
+def powers(level: str) -> None:
+    """Kernels use exp2 where it is exact of whole numbers, and only there."""
+    from gpuedge.backends.gles import formats, program
+
+    texts: list[str] = []
+    link, exact = program.link, formats._POWERS
+    program.link = lambda gl, level, text: texts.append(text) or link(gl, level, text)  # type: ignore[func-returns-value]
+    wrong = ("exp2(n + 1e-5)", "(n == 127.0 ? 1.7e38 : exp2(n))", "(n < -125.0 ? 0.0 : exp2(n))")
+    for call in ("exp2(n)", *wrong):
+        formats._POWERS = exact.replace("exp2(n)", call)
+        texts.clear()
+        chain(level)
+        assert texts and all(("#define EXP2" in one) is (call == "exp2(n)") for one in texts), call
+
+
 def reuse(level: str) -> None:
     """A buffer holds a smaller tensor, and gives back its bytes as another shape."""
+    from gpuedge.backends.gles.memory import row_length
+
     device = opened(level)
-    row = 4096
+    layers = device.caps.map_texels
+    row = layers * row_length(device.caps.max_texture_size or 4096, layers)
     for big, small in ((9000, 5000), (300, 7), (row + 5, row - 5), (row * 2, row)):
         a, b = _values("rgba32f", small), _values("rgba32f", small)
         first, second, out = (tensor(device, big, Usage.OUTPUT) for _ in range(3))

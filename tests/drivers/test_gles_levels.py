@@ -76,6 +76,11 @@ def test_facts_and_numbers(configuration: str) -> None:
     run(configuration, facts(configuration), *numbers(configuration[:6]))
 
 
+def test_powers_are_tried_not_believed() -> None:
+    need("gles20-llvmpipe")
+    run("gles20-llvmpipe", "powers")
+
+
 @pytest.mark.parametrize("configuration", LONG)
 def test_facts(configuration: str) -> None:
     need(configuration)

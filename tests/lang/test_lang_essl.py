@@ -342,15 +342,15 @@ NEIGHBOURS = (
 
 
 @pytest.mark.parametrize(
-    ("along", "rows", "positions"), [("row", 1, 1), ("plane", 4, 1), ("", 4, 4)]
+    ("along", "rows", "after"), [("row", 1, ""), ("plane", 4, "k_right("), ("", 4, "k_next(")]
 )
-def test_neighbours_share_what_is_the_same(along: str, rows: int, positions: int) -> None:
+def test_neighbours_share_what_is_the_same(along: str, rows: int, after: str) -> None:
     code = lang.print_kernel(
         lang.load(NEIGHBOURS, filename="t"), "essl300", None, along
     ).code.decode()
     main = code[code.index("void main()") :]
     slices = 1 if along else 4  # of p.z, which `row` and `plane` have in common
-    assert main.count("k_position(") == positions
+    assert main.count("k_position(") == 1 and (not after or main.count(after) == 3)
     assert (main.count("k_load4_A("), main.count("k_load4_K(")) == (4, slices)
     assert main.count("int l_z_") == slices and main.count("float l_s_") == 4
     assert main.count("for (") == 1 and main.count("if (") == 4

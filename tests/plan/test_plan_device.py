@@ -19,10 +19,12 @@ from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import DriverError, NotFiniteError
 from gpuedge.core.kernel import KernelBlob, TensorArg
 from gpuedge.core.storage import Storage
+from gpuedge.executors import gpu
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.lang import BlobCache, Kernel
+from gpuedge.plan.planner import plan
 from gpuedge.plan.storages import StoragePrecision, fixed16
 from gpuedge.runtime import segments
 
@@ -202,9 +204,32 @@ def test_what_is_not_finite_is_refused_before_upload(
     w = np.full((3, 3, 3, 3), bad, np.float32)
     with pytest.raises(NotFiniteError, match="'w' holds"):
         executor.compile(graph(w))
-    why = executor.supports(graph(w).nodes[0], graph(w))
+    odd, plain = graph(w), graph()
+    why = executor.supports(odd.nodes[0], odd)
     assert why is not None and "constant 'w' holds NaN or infinity" in why
-    assert executor.supports(graph().nodes[0], graph()) is None
+    assert executor.supports(plain.nodes[0], plain) is None
+
+
+def test_the_plan_that_says_what_a_device_can_run_is_the_one_that_is_compiled(
+    printed: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, for this graph, computed exactly; and kept no longer, for it holds the weights."""
+    executor, _ = opened(VULKAN_MINIMUM)
+    whole, made = graph(), list[object]()
+    monkeypatch.setattr(gpu, "plan", lambda *a, **k: made.append(a[0]) or plan(*a, **k))
+    for _ in range(2):
+        assert all(executor.supports(node, whole) is None for node in whole.nodes)
+    results = [executor.compile(whole) for _ in range(2)]
+    assert made == [whole]
+    assert results[0].plan is not results[1].plan
+    assert results[0].rows == results[1].rows
+    executor.supports(whole.nodes[0], whole)
+    executor.compile(whole, rewrites=False)
+    executor.supports(whole.nodes[0], whole)
+    executor.compile(whole, StoragePrecision("float16"))
+    executor.supports(whole.nodes[0], whole)
+    executor.compile(graph())
+    assert len(made) == 4
 
 
 def test_what_nodes_make_of_constants_is_refused_where_it_is_infinite() -> None:
@@ -245,3 +270,34 @@ def test_bytes_come_back_in_their_dtype(printed: list[dict[str, str]]) -> None:
     (got,) = executor.compile(b.build()).run({"x": np.ones((1, 3, 4, 4), np.uint8)}).values()
     assert got.dtype == np.uint8
     assert {storage.kind for _, storage in allocated(impl)} == {"rgba8_u8"}
+
+
+@pytest.mark.parametrize(
+    ("most", "columns", "wanted"),
+    [
+        (1 << 16, 256, [65536, 65536 + 256]),  # bits 8 to 15 of that are not 0 any more
+        (1 << 12, 256, [65536, 65536]),  # as large as a texel buffer may be
+        (1 << 16, 4, [1024, 1024]),
+    ],
+)
+def test_texel_buffers_show_more_where_a_driver_would_compile_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int, columns: int, wanted: list[int]
+) -> None:
+    """Constants lie one after the other in a buffer: there is room behind all but the last."""
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path))
+    b = GraphBuilder()
+    x = b.input("x", TensorType("float32", (64, columns)))
+    c, d = (b.constant(n, np.full((64, columns), v, np.float32)) for n, v in (("c", 2), ("d", 3)))
+    b.output(b.add("Add", [b.add("Mul", [x, c]), d]))
+    executor, impl = opened(replace(VULKAN_MINIMUM, max_texel_buffers=16, max_texel_elements=most))
+    executor.caps = replace(executor.caps, device_class="cpu-llvm")
+    executor.compile(b.build())
+    (record,) = (call for call in impl.calls if call.method == "record")
+    (dispatch,) = record.args[0]
+    seen = list(zip(dispatch.program.blob.tensors, dispatch.bindings, strict=True))
+    for tensor, one in seen:
+        assert one.offset + one.nbytes <= one.buffer.nbytes
+        assert (tensor.storage == "texels") == (tensor.access != "write")
+    shared = [one for _, one in seen if one.buffer.nbytes > one.nbytes]
+    assert sorted(one.nbytes for one in shared) == wanted
+    assert {one.nbytes for _, one in seen if one not in shared} == {wanted[0]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import op_cases as cases
 import planrun
 import pytest
@@ -17,6 +18,8 @@ from planrun import LOOP_LIMIT, TEXTURES, WIDE, kernel_of, plan_device, seen_by
 from gpuedge.conformance.catalogue import everything
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import KernelError
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.ir import TensorType
 from gpuedge.plan import conv, lower, matmul
 from gpuedge.plan.context import MAX_TRIPS
 from gpuedge.plan.library import texts, variants
@@ -118,6 +121,43 @@ def test_variants_compute(variant: str) -> None:
             cases.check(case, made)
             assert variant in seen_by(made).variants, case.id
             assert not seen_by(made).variants & set(case.rivals)
+
+
+NUMBERING = ("group/conv2d_unit", "group/conv2d_run")
+"""Kernels that number the pixels of a plane, and so have to tell an epilogue where it is."""
+
+
+@pytest.mark.parametrize("kernel", NUMBERING)
+def test_an_epilogue_knows_its_pixel(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_epilogue(kernel)
+    column = "x == d.x ? 0 : x;"
+    assert column in texts()[kernel]
+    wrong = {**texts(), kernel: texts()[kernel].replace(column, "x == d.x ? 1 : x;")}
+    monkeypatch.setattr(planrun, "texts", lambda: wrong)
+    kernel_of.cache_clear()
+    with pytest.raises((AssertionError, KernelError)):
+        check_epilogue(kernel)
+    kernel_of.cache_clear()
+
+
+def check_epilogue(kernel: str) -> None:
+    """Add what lies beside the pixels of a convolution, by all its variants."""
+    rng = np.random.default_rng(0)
+    w = rng.integers(-3, 4, (32, 32, 1, 1)).astype(np.float32)
+    x = rng.integers(-3, 4, (2, 32, 5, 7)).astype(np.float32)
+    builder = GraphBuilder(opset=17)
+    builder.input("x", TensorType("float32", x.shape))
+    builder.constant("w", w)
+    first = builder.add("Conv", ["x", "w"])
+    second = builder.add("Conv", [first, "w"])
+    builder.output(builder.add("Add", [second, first], output="y"))
+    for variant in (v for v in variants() if v.kernel == kernel and not v.transforms):
+        made = plan_device(WIDE, {v.id for v in variants() if v.op == "conv2d"} - {variant.id})
+        y = made.executor.compile(builder.build()).run({"x": x})["y"]
+        assert seen_by(made).variants >= {variant.id}
+        between = np.einsum("mc,nchw->nmhw", w[:, :, 0, 0], x)
+        expected = np.einsum("mc,nchw->nmhw", w[:, :, 0, 0], between) + between
+        assert (y == expected).all()
 
 
 def test_every_variant_is_exercised() -> None:

@@ -69,23 +69,25 @@ SOFTWARE = replace(VULKAN_MINIMUM, device_class="cpu-llvm")
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "wanted"),
+    ("rows", "columns", "wanted", "plain"),
     [
-        (48, 102, "16x4"),
-        (48, 103, "16x4_lanes"),
-        (48, 256, "16x4_lanes"),
-        (48, 272, "16x4"),
-        (47, 512, "8x4_lanes"),
-        (4, 512, "4x2"),
+        (48, 71, "16x4", "16x4"),
+        (48, 72, "32x1_lanes", "16x4"),
+        (17, 256, "32x1_lanes", "8x4"),
+        (16, 256, "16x1_lanes", "8x4"),
+        (9, 40, "8x4", "8x4"),
+        (8, 256, "8x4_lanes", "8x4"),
+        (8, 272, "8x4", "8x4"),
+        (4, 512, "4x2", "4x2"),
     ],
 )
 def test_products_share_rows_where_columns_fill_subgroups(
-    rows: int, columns: int, wanted: str
+    rows: int, columns: int, wanted: str, plain: str
 ) -> None:
     facts = matmul.facts(rows, 64, columns)
     assert chosen("matmul", facts, replace(SOFTWARE, subgroup_lanes=8)) == f"matmul_block{wanted}"
-    plain = f"matmul_block{wanted.removesuffix('_lanes')}"
-    assert chosen("matmul", facts, replace(SOFTWARE, subgroup_lanes=4)) == plain
+    few = replace(SOFTWARE, subgroup_lanes=4)
+    assert chosen("matmul", facts, few) == f"matmul_block{plain}"
 
 
 @pytest.mark.parametrize(
@@ -174,6 +176,32 @@ def test_kernels_in_groups_need_no_more_workgroups_than_there_may_be(
     assert select(op, facts, SOFTWARE, out=out).id == op + wanted
 
 
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        (shape(28, height=28, channels=32, filters=24), "run28_lanes"),
+        (shape(28, height=28, channels=32, filters=20), "shared4x8_lanes"),
+        (shape(28, height=28, channels=28, filters=24), "shared4x8_lanes"),
+        (shape(29, height=28, channels=32, filters=24), "shared4x8_lanes"),
+        (shape(7, (1, 1), height=7, pad=0, channels=32, filters=64), "run28_lanes"),
+        (shape(7, (1, 1), 2, height=7, pad=0, channels=64, filters=128, group=2), "run28_lanes"),
+    ],
+)
+def test_runs_of_pixels_serve_where_slices_fill_subgroups(
+    facts: dict[str, int], wanted: str
+) -> None:
+    caps = replace(SOFTWARE, subgroup_lanes=8)
+    assert chosen("conv2d", facts | {"tiles": 0}, caps) == f"conv2d_{wanted}"
+
+
+def test_runs_are_cut_from_planes_or_rows() -> None:
+    plane, row = (next(v for v in variants() if v.id == f"conv2d_{name}_lanes")
+                  for name in ("run28", "winograd"))  # fmt: skip
+    assert plane.grid((14, 14, 20, 3)) == (8 * 7, 3, 3)
+    assert plane.grid((14, 15, 20, 3), (1, 2)) == (8 * 8, 4, 3)  # twice ten slices
+    assert row.grid((17, 36, 9, 1)) == (8 * 2 * 36, 2, 1)
+
+
 def test_a_workgroup_that_is_a_subgroup_is_never_wider() -> None:
     facts, out = shape(384, height=216, channels=3, filters=8), (384, 216, 2, 1)
     for most, wanted in ((65_535, "conv2d_stem2x8_lanes"), (256, "conv2d_stem2x8")):
@@ -206,6 +234,14 @@ def test_variants_for_several_texels_an_invocation() -> None:
     assert chosen("matmul", LARGE | {"turned_rows": 2, "rows": 2}, several) == "matmul_map"
     assert chosen("conv2d", shape(8), several) == "conv2d_taps3"
     assert chosen("conv2d", shape(8, stride=2), several) == "conv2d_map"
+    odd = shape(7, height=7)
+    rasteriser = replace(several, device_class="cpu-llvm")
+    assert chosen("conv2d", odd, rasteriser) == "conv2d_longer_taps3"
+    assert chosen("conv2d", odd | {"is_in_threes": 0}, rasteriser) == "conv2d_longer"
+    assert chosen("conv2d", odd | {"is_in_threes": 0}, several) == "conv2d_map", "not measured"
+    assert chosen("conv2d", odd | {"columns_over": 0, "pixels_over": 0}, rasteriser) == (
+        "conv2d_taps3"
+    )
 
 
 def test_restrictions_are_kept() -> None:

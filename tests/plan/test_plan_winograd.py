@@ -71,6 +71,29 @@ def test_three_passes_of_one_variant_whose_tensors_count() -> None:
     assert made.steps[0].variants.count(ID) == 1
 
 
+@pytest.mark.parametrize(("channels", "filters"), [(16, 16), (18, 13), (64, 37)])
+def test_weights_at_the_points_are_rounded_once(channels: int, filters: int) -> None:
+    """Of each filter G w G^T in float64; then the bias, at the first input channel."""
+    one = graph((1, channels, 12, 13), filters)
+    (weights,) = (t for t in plan(one, RASTERISER).tensors.values() if t.host and t.is_constant)
+    assert weights.host is not None and weights.host.build is not None
+    w, b = one.constants["w"], one.constants["b"]
+    ins, outs = (-(-n // 4) for n in (channels, filters))
+    got = weights.host.build(w, b).reshape(outs, 37, 4 * ins, 4)  # slice, point, channel in, out
+    assert got.dtype == np.float32
+    wanted, sizes = np.zeros((2, outs * 4, ins * 4, 36))
+    for into, g, x in ((wanted, winograd._G, w), (sizes, abs(winograd._G), abs(w))):
+        into[:filters, :channels] = (g @ x.astype(np.float64) @ g.T).reshape(filters, channels, 36)
+    points = got[:, :36].transpose(0, 3, 2, 1).reshape(wanted.shape)
+    half = np.spacing(np.abs(wanted).astype(np.float32)) / 2
+    # In float64 a term passes 8 additions and a product, here or in kron; in G w G^T 4 and 2.
+    assert (np.abs(points - wanted) <= half + 16 * 2.0**-53 * sizes).all()
+    biases = np.zeros(outs * 4, np.float32)
+    biases[:filters] = b
+    assert np.array_equal(got[:, 36, 0].ravel(), biases)
+    assert not got[:, 36, 1:].any()
+
+
 @pytest.mark.parametrize(
     "one",
     [

@@ -403,6 +403,7 @@ def test_sums_in_float16_are_caught(mutant: str, monkeypatch: pytest.MonkeyPatch
     kernel = HALF_MUTANTS[mutant][0]
     is_tile = any(part in mutant for part in ("tile", "unit", "block", "_row:"))
     where = "discrete " if kernel == "group/matmul_tile" else "rasteriser " if is_tile else ""
+    where = "subgroups " if kernel == "group/conv2d_run" else where
     assert is_caught(f"{where}float16")
 
 

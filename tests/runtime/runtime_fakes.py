@@ -13,8 +13,9 @@ from gpuedge.backends.null import Failure, NullBackend, NullDevice
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.executors.base import Executor
 from gpuedge.executors.gpu import GpuExecutor
-from gpuedge.graph.ir import Graph, Node
-from gpuedge.plan.planner import why_not
+from gpuedge.graph.ir import Graph
+from gpuedge.plan.plan import Plan
+from gpuedge.plan.planner import judge
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.devices import Pool, RetryLimits
 
@@ -34,11 +35,13 @@ def row(caps: Caps = VULKAN_MINIMUM, *, is_software: bool = False) -> ProbeRow:
 def refuse_operators(monkeypatch: pytest.MonkeyPatch, *ops: str) -> None:
     """Let no GPU have a kernel for these operators, whatever ours can do."""
 
-    def why(node: Node, graph: Graph, caps: Caps) -> str | None:
-        return f"no kernel for {node.op}" if node.op in ops else why_not(node, graph, caps)
+    def judged(graph: Graph, caps: Caps) -> Plan | dict[int, str]:
+        made = judge(graph, caps)
+        whys = {id(n): f"no kernel for {n.op}" for n in graph.nodes if n.op in ops}
+        return whys | (made if isinstance(made, dict) else {}) if whys else made
 
-    monkeypatch.setattr("gpuedge.runtime.forecast.why_not", why)
-    monkeypatch.setattr("gpuedge.executors.gpu.why_not", why)
+    monkeypatch.setattr("gpuedge.runtime.forecast.judge", judged)
+    monkeypatch.setattr("gpuedge.executors.gpu.judge", judged)
 
 
 SOON = RetryLimits(pauses_s=(0.01, 0.02, 0.04))

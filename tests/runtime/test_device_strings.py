@@ -23,6 +23,17 @@ def test_every_level_has_its_string(name: str) -> None:
     assert parse(f" {name.upper()}:12 ") == f"{name}:12"
 
 
+def test_a_level_of_this_system_is_known_without_asking_for_plugins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = list[int]()
+    monkeypatch.setattr(backends, "_plugins", lambda: asked.append(1) or {"plug": "in:Plug"})
+    assert [parse(name) for name in backends.PROBED] == list(backends.PROBED)
+    assert not asked
+    assert parse("plug:1") == "plug:1"
+    assert asked
+
+
 @pytest.mark.parametrize(
     "text",
     ["gles", "gles32", "webgpu", "null", "gles20:", "wgpu:-1", "dx11",

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuedge.backends.base import DeviceInfo
 from gpuedge.backends.device import OpenDevice
-from gpuedge.backends.gles import moderngl_context, physical
+from gpuedge.backends.gles import formats, moderngl_context, physical
 from gpuedge.backends.gles.memory import Buffers, Textures
 from gpuedge.backends.gles.program import Programs
 from gpuedge.backends.gles.queue import Queue
@@ -45,7 +45,10 @@ def _assembled(info: DeviceInfo, opened: physical.Opened) -> OpenDevice:
         caps = physical.fragment_caps(opened, side)
         size, layers = caps.max_texture_size or 1, opened.layers
         memory = Textures(gl, opened.formats, caps.storages[0], size, layers)
-        programs = Programs(gl, caps.level, memory.row)
+        macros = {"ROW": memory.row}
+        if caps.level == "gles20" and formats.has_exact_powers(gl, opened.formats):
+            macros["EXP2"] = 1
+        programs = Programs(gl, caps.level, macros)
     queue = Queue(opened)
     recorder = Recorder(gl, memory, queue.submit)
 

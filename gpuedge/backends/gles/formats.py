@@ -8,6 +8,7 @@ read back; what comes back equal can be used.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,23 @@ void main() {{
 """
 
 
+# White where exp2 of a whole number is the power of two, which multiplications give exactly.
+_POWERS = """\
+precision highp float;
+void main() {
+    float n = floor(gl_FragCoord.x) - 126.0;
+    float factor = n < 0.0 ? 0.5 : 2.0;
+    float power = 1.0;
+    for (int i = 1; i < 128; i++) {
+        power *= float(i) > abs(n) ? 1.0 : factor;
+    }
+    gl_FragColor = vec4(exp2(n) == power ? 1.0 : 0.0);
+}
+"""
+_EXPONENTS = 254
+"""Powers of two that are normal float32, from 2^-126 on."""
+
+
 def copy_text(level: str, name: str, layers: int) -> str:
     """Return a shader that copies a row of texels of a physical format, in all layers.
 
@@ -126,6 +144,30 @@ def copy_text(level: str, name: str, layers: int) -> str:
         u=u, sampler="sampler2D" if layers == 1 else "sampler2DArray", copies=copies
     )
     return f"#version 300 es\n{head}{text}" if head else text
+
+
+def has_exact_powers(gl: Gl, formats: Mapping[str, Format]) -> bool:
+    """Tell whether exp2 of whole numbers is exact in fragment shaders of OpenGL ES 2.0.
+
+    False where that cannot be drawn. Raises DeviceLostError.
+    """
+    if (form := formats.get(BYTES)) is None:
+        return False
+    corners = prepare_drawing(gl)
+    made: list[tuple[str, int]] = []
+    try:
+        made.append(("Textures", make_texture(gl, form, _EXPONENTS, 1)))
+        made.append(("Framebuffers", make_framebuffer(gl, made[0][1])))
+        return bool((_drawn(gl, link(gl, "gles20", _POWERS), form, _EXPONENTS) == 255).all())
+    except DeviceLostError:
+        raise
+    except DeviceError:
+        return False
+    finally:
+        gl.BindFramebuffer(c.FRAMEBUFFER, 0)
+        for kind, one in reversed([("Buffers", corners), *made]):
+            gl.delete(kind, one)
+        gl.error()
 
 
 def storages(formats: dict[str, Format]) -> tuple[str, ...]:
@@ -207,13 +249,20 @@ def _copied(gl: Gl, level: str, kind: tuple[str, Format, int], source: int) -> n
     """Return a row of texels drawn into the framebuffer that is bound, and read back."""
     name, form, layers = kind
     width, dtype = VALUES[name].size // 4, VALUES[name].dtype
-    program = link(gl, level, copy_text(level, name, layers))
+    gl.ActiveTexture(c.TEXTURE0)
+    gl.BindTexture(target_of(layers), source)
+    text = copy_text(level, name, layers)
+    back = _drawn(gl, link(gl, level, text), form, width, layers)
+    return back.view(dtype if form.read_bytes == form.nbytes else np.float32)
+
+
+def _drawn(
+    gl: Gl, program: int, form: Format, width: int, layers: int = 1
+) -> npt.NDArray[np.uint8]:
+    """Return the bytes of a row of texels that a program draws; it is deleted."""
     try:
         gl.Viewport(0, 0, width, 1)
         gl.UseProgram(program)
-        gl.ActiveTexture(c.TEXTURE0)
-        gl.BindTexture(target_of(layers), source)
-        gl.Uniform1i(gl.GetUniformLocation(program, b"t"), 0)
         gl.Uniform1f(gl.GetUniformLocation(program, b"width"), width)
         gl.DrawArrays(c.TRIANGLES, 0, 3)
         back = np.zeros(width * layers * form.read_bytes, np.uint8)
@@ -222,5 +271,6 @@ def _copied(gl: Gl, level: str, kind: tuple[str, Format, int], source: int) -> n
         if failed:
             raise c.error_for(failed, "drawing a texture")
     finally:
+        gl.UseProgram(0)
         gl.DeleteProgram(program)
-    return back.view(dtype if form.read_bytes == form.nbytes else np.float32)
+    return back

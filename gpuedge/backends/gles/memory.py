@@ -27,6 +27,13 @@ from gpuedge.core.texels import Bytes
 TEXEL = 16
 """Bytes of a logical texel on the host: four float32."""
 
+KEPT = 1 << 28
+"""Bytes of float32 that fit into a texture of several layers where the device allows: as many as
+with 4096 texels per side, which most have."""
+
+LEAST_ROW = 128
+"""Places of a row of such a texture at least, but for the smallest devices."""
+
 MAX_ROW = 4096
 """Texels of a row at most, those of all layers; every device of these levels that is still in use
 has such textures, and longer rows would only waste the rest of the last one."""
@@ -162,12 +169,20 @@ def make_framebuffer(gl: Gl, texture: int, layers: int = 1) -> int:
 
 
 def row_length(max_size: int, layers: int = 1) -> int:
-    """Return the physical texels of a row of one layer: the greatest power of two that fits.
+    """Return the physical texels of a row of one layer: a power of two that fits.
 
-    >>> row_length(8192), row_length(64), row_length(100), row_length(8192, 4)
-    (4096, 64, 64, 1024)
+    Of one layer it is the greatest. Of several it is the least with which `KEPT` bytes fit into a
+    texture: rasterisers draw four rows at a time, of which short ones waste fewer, and squares of
+    64 by 64 one after the other, of which short rows keep what lies together together.
+
+    >>> row_length(8192), row_length(64), row_length(100), row_length(16384, 4), row_length(64, 4)
+    (4096, 64, 64, 256, 64)
     """
-    return 1 << (min(max_size, MAX_ROW // layers).bit_length() - 1)
+    longest = 1 << (min(max_size, MAX_ROW // layers).bit_length() - 1)
+    if layers == 1:
+        return longest
+    least = max(LEAST_ROW, -(-KEPT // (TEXEL * layers * max_size)))
+    return min(longest, 1 << (least - 1).bit_length())
 
 
 def boxes(first: int, count: int, row: int) -> Iterator[Box]:

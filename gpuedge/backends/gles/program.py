@@ -126,13 +126,13 @@ class GlesProgram:
 
 
 class Programs:
-    """The programs of one device; `row` is the texels of a row where tensors are textures."""
+    """The programs of one device; `macros` say what texts for textures depend on."""
 
-    def __init__(self, gl: Gl, level: str, row: int | None) -> None:
+    def __init__(self, gl: Gl, level: str, macros: Mapping[str, int] | None) -> None:
         self._gl = gl
         self._level = level
-        self._values = {} if row is None else {"ROW": row}
-        self._corners = None if row is None else prepare_drawing(gl)
+        self._values = macros or {}
+        self._corners = None if macros is None else prepare_drawing(gl)
 
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> GlesProgram:
         """Compile and link a kernel, and tie each sampler to its unit once for all.
