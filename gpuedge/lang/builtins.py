@@ -18,16 +18,12 @@ class Builtin(NamedTuple):
         GLSL.std.450 instruction for float and for int operands; 0 where it is no such instruction.
     bases : tuple of str
         Base types of the operands.
-    essl, wgsl : str
-        Its name there, where it is another one.
     """
 
     arguments: int
     numpy: Callable[[Any], Callable[..., Any]]
     spirv: tuple[int, int] = (0, 0)
     bases: tuple[str, ...] = ("float",)
-    essl: str = ""
-    wgsl: str = ""
 
 
 _BOTH = ("float", "int", "half")
@@ -48,7 +44,7 @@ BUILTINS: Final = {
     "sin": Builtin(1, lambda np: np.sin, (13, 0)),
     "cos": Builtin(1, lambda np: np.cos, (14, 0)),
     "tanh": Builtin(1, lambda np: np.tanh, (21, 0)),
-    "roundeven": Builtin(1, lambda np: np.rint, (2, 0), essl="roundEven", wgsl="round"),
+    "roundeven": Builtin(1, lambda np: np.rint, (2, 0)),
     "pow": Builtin(2, lambda np: np.power, (26, 0)),
 }
 
