@@ -21,10 +21,11 @@ from typing import Any
 import gpuedge.backends.null as null
 from gpuedge.backends.base import Counters, DeviceInfo, Usage
 from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.core.record import plain
 from gpuedge.isolation.device import IsolatedDevice
-from gpuedge.isolation.messages import counts_of, pack
+from gpuedge.isolation.messages import Reply, pack
 
-OPENED = {"caps": VULKAN_MINIMUM.to_dict(), "counters": counts_of(Counters())}
+OPENED = plain(Reply(Counters().snapshot(), caps=VULKAN_MINIMUM))
 """The right answer to the first frame."""
 
 _CANNED = """

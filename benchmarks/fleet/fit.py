@@ -170,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     if not pairs:
-        print("There is no trace (*.jsonl) in what was named.", file=sys.stderr)
+        print("There is no trace (*.trace) in what was named.", file=sys.stderr)
         return 2
     print(f"{'constant':15s} {'value':>7s} {'90 % interval':>16s} {'from':>6s}  what it is")
     for one in fit(pairs):

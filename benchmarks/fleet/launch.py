@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpuedge.decide.belief import Belief, bounded
-from gpuedge.decide.chooser import Chooser
+from gpuedge.decide.belief import UNKNOWN, Belief, bounded
+from gpuedge.decide.chooser import RECENT, Chooser
 from gpuedge.decide.options import DEFAULT, Options
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.route import Route
-from gpuedge.decide.sides import CPU, RECENT
+from gpuedge.decide.record import CPU, DeviceCandidate
 
 from .noise import COLD_RUNS, Clock, Field, cold_s
 from .population import ALTERNATIVES, Floats, Knobs, Population
@@ -101,11 +100,12 @@ class Launch:
         if fleet.knobs.knows_all:
             memory = self.memory = self._all_known()
         routes = [
-            Route(
+            DeviceCandidate(
                 a,
-                round(float(p.predicted_gpu[index, k]) * off * NS),
-                memory.startups.get(a, round(float(p.predicted_startup[index, k]) * NS)),
-                memory.beliefs.get(a),
+                phase="closed",
+                predicted_ns=round(float(p.predicted_gpu[index, k]) * off * NS),
+                startup_ns=memory.startups.get(a, round(float(p.predicted_startup[index, k]) * NS)),
+                belief=memory.beliefs.get(a, UNKNOWN),
             )
             for k, a in enumerate(names)
         ]
@@ -113,8 +113,8 @@ class Launch:
         if fleet.knobs.knows_requests:
             self.past = [int(p.inferences[index])]
         self.chooser = Chooser(
-            routes, margin=fleet.margin, past_requests=self.past, cpu_ns=memory.cpu_ns,
-            options=fleet.options,
+            routes, Policy(min_speedup=fleet.margin), past_requests=self.past,
+            cpu_ns=memory.cpu_ns, options=fleet.options,
         )  # fmt: skip
         self.faults = _faults(fleet, index, names)
         self.opening, self.open_at = "", 0.0
@@ -271,11 +271,10 @@ class Launch:
     def _remember(self) -> None:
         """Keep what the next launch begins with."""
         m = self.memory
-        found = self.chooser.outcome()
-        m.requests.append(found.requests)
-        m.cpu_ns = found.cpu_ns or m.cpu_ns
-        m.beliefs |= found.beliefs
-        m.startups |= found.startups
+        m.requests.append(self.chooser.answered)
+        m.cpu_ns = self.chooser.cpu_ns or m.cpu_ns
+        for device, learnt in self.chooser.learnt().items():
+            m.beliefs[device], m.startups[device] = learnt.belief, learnt.startup_ns
 
     def _row(self) -> list[float]:
         w, n = self.fleet.margin, self.served

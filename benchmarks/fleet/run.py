@@ -28,7 +28,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "gates": (*FIELD, "fleet/faults"),
     "serve": (
         *FIELD, "fleet/launch",
-        *(f"decide/{n}" for n in ("options", "belief", "trial", "route", "sides", "chooser")),
+        *(f"decide/{n}" for n in ("options", "belief", "trial", "record", "chooser")),
     ),
 }  # fmt: skip
 """What code takes part, by kind of task."""

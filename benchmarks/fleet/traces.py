@@ -68,7 +68,7 @@ class TracedPair:
 
 
 def load(paths: Iterable[str | Path]) -> list[TracedPair]:
-    """Return the pairs of all traces; a folder stands for the ``.jsonl`` files in it.
+    """Return the pairs of all traces; a folder stands for the ``.trace`` files in it.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def load(paths: Iterable[str | Path]) -> list[TracedPair]:
     files = [
         file
         for path in map(Path, paths)
-        for file in (sorted(path.rglob("*.jsonl")) if path.is_dir() else [path])
+        for file in (sorted(path.rglob("*.trace")) if path.is_dir() else [path])
     ]
     launches: dict[str, int] = {}
     found: list[TracedPair] = []

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpuedge.core.caps import Caps
@@ -94,7 +94,7 @@ class Counters:
 
     def snapshot(self) -> dict[str, int]:
         """Return the counts as a dictionary."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 class DeviceImpl(Protocol):

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-SCHEMA = "gpuedge.trace/1"
-"""Format of a trace: the first line's ``schema``."""
+SCHEMA = "gpuedge.trace/2"
+"""Format of a trace: the schema of the sealed file."""

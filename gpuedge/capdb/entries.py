@@ -7,12 +7,13 @@ words that decide what happens. What breaks that is a ValueError, never an entry
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, TypeAlias
 
 from gpuedge.capdb.identity.texts import NameMatch
 from gpuedge.capdb.restrict import SETS, Restrictions
+from gpuedge.core.record import MOST_WHOLE, fit, read, shown
 
 _MADE: Final = {
     "qualcomm": "adreno",
@@ -54,6 +55,13 @@ MAX_RUNS: Final = 1024
 DEFAULT_TESTS: Final = ("standard", "kernels")
 DEFAULT_RUNS: Final = 16
 """The probe of an entry that names none, or no number of runs."""
+
+SOME: Final = range(1, 1 << 20)
+"""How much lists and texts hold: something."""
+
+Text: TypeAlias = Annotated[str, SOME]
+Texts: TypeAlias = Annotated[frozenset[Text], SOME]
+Lowered: TypeAlias = Annotated[frozenset[Annotated[Text, str.casefold]], SOME]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +110,11 @@ Match: TypeAlias = Mapping[str, Any]
 class Probe:
     """The tests that may confirm an entry, or clear a device of it."""
 
-    tests: tuple[str, ...]
-    runs: int
-    may: str
+    IS_OPEN = True
+
+    tests: Annotated[tuple[Annotated[str, TESTS], ...], SOME]
+    may: Annotated[str, ("confirm", "confirm_and_clear")]
+    runs: Annotated[int, range(2, MOST_WHOLE), lambda runs: min(runs, MAX_RUNS)] = DEFAULT_RUNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,34 +198,84 @@ def _meets(match: Mapping[str, Any], api: str, known: Mapping[str, frozenset[str
     return families is None or any(FAMILIES.get(one) in known["vendor"] for one in families)
 
 
+@dataclass(frozen=True, slots=True)
+class Review:
+    """When an entry is looked at again, and what becomes of it if it is not."""
+
+    IS_OPEN = True
+
+    review_by: Text
+    on_expiry: Annotated[str, ("keep", "probe")]
+
+
+def _limits(limits: Mapping[str, int]) -> Mapping[str, int]:
+    for name, most in limits.items():
+        if most < LIMITS[name]:
+            raise ValueError(f"{name}: {most} is below {LIMITS[name]}")
+    return limits
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What an entry forbids, as it stands in a file."""
+
+    disable_backend: bool = False
+    disable_levels: frozenset[Text] = frozenset()
+    disable_features: frozenset[Text] = frozenset()
+    disable_kernels: frozenset[Text] = frozenset()
+    disable_storages: frozenset[Text] = frozenset()
+    limits: Annotated[dict[Annotated[str, LIMITS], int], _limits] = field(default_factory=dict)
+    demote: bool = False
+
+    def restrictions(self, name: str) -> Restrictions:
+        """Return what the entry of this id forbids. Raises ValueError where that is nothing."""
+        made = Restrictions(
+            **{kind: getattr(self, f"disable_{kind}") for kind in SETS},
+            is_backend_off=self.disable_backend,
+            limits=self.limits,
+            is_demoted=self.demote,
+            entries=(name,),
+        )
+        if made.is_empty:
+            raise ValueError("its action restricts nothing")
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFields:
+    """An entry as it stands in a file; ``except``, which Python reserves, is not among these."""
+
+    IS_OPEN = True
+
+    id: Text
+    state: Annotated[str, STATES]
+    effect: Text
+    summary: Text
+    match: Annotated[tuple[dict[str, Any], ...], SOME]
+    action: Action
+    review: Review
+    on_unknown: Annotated[str, ("", "apply", "probe", "skip")] = ""
+    probe: Probe | None = None
+
+
 def parse(record: Any, api: str = "any") -> Entry:
     """Read one entry. Raises ValueError for what cannot be understood.
 
     `api` is the API of its file: what conditions ask that name none. ``any`` asks nothing.
     """
-    try:
-        return _entry(record, api)
-    except KeyError as error:
-        raise ValueError(f"it lacks {error}") from None
-    except (AttributeError, TypeError, RecursionError) as error:
-        raise ValueError(f"it is not as the schema asks: {error}") from None
-
-
-def _entry(record: Mapping[str, Any], api: str) -> Entry:
-    effect = _text(record["effect"])
-    probe = record.get("probe")
+    fields = read(EntryFields, record)
     return Entry(
-        id=_text(record["id"]),
-        state=_word(STATES)(record["state"]),
-        effect=effect,
-        summary=_text(record["summary"]),
-        match=tuple(_match(m, api) for m in _listed(record["match"])),
-        exceptions=tuple(_match(m, api) for m in record.get("except", ())),
-        on_unknown=_word(("apply", "probe", "skip"))(record.get("on_unknown", unknown(effect))),
-        action=_action(record["action"], record["id"]),
-        probe=None if probe is None else _probe(probe),
-        review_by=_text(record["review"]["review_by"]),
-        on_expiry=_word(("keep", "probe"))(record["review"]["on_expiry"]),
+        id=fields.id,
+        state=fields.state,
+        effect=fields.effect,
+        summary=fields.summary,
+        match=tuple(_match(m, api) for m in fields.match),
+        exceptions=tuple(_match(m, api) for m in fit(record.get("except", []), Conditions)),
+        on_unknown=fields.on_unknown or unknown(fields.effect),
+        action=fields.action.restrictions(fields.id),
+        probe=fields.probe,
+        review_by=fields.review.review_by,
+        on_expiry=fields.review.on_expiry,
         api=api,
         source=record,
     )
@@ -240,149 +300,81 @@ def stripped(version: Sequence[int]) -> tuple[int, ...]:
     return tuple(version[:end])
 
 
-Reader = Callable[[Any], Any]
+def _range(side: Any) -> Any:
+    """Return the type of a range of such values."""
+
+    def made(ends: dict[str, Any]) -> Range:
+        if not ends or not {"from", "below"}.issuperset(ends):
+            raise ValueError(f"{shown(ends)} is not a range with from, below or both")
+        return Range(ends.get("from"), ends.get("below"))
+
+    return Annotated[dict[str, side], made]
 
 
-def _of(kind: type, what: str) -> Reader:
-    """Return a reader of values of one type; a flag is no number, and an empty text is none."""
-
-    def read(value: Any) -> Any:
-        if type(value) is not kind or value == "":
-            raise ValueError(f"{value!r:.60} is not {what}")
-        return value
-
-    return read
+def _hex(text: str) -> int:
+    if not text.startswith("0x"):
+        raise ValueError(f"{shown(text)} is not a hexadecimal number such as '0x1002'")
+    return int(text, 16)
 
 
-_text, _whole, _flag = _of(str, "text"), _of(int, "a whole number"), _of(bool, "true or false")
+Hex: TypeAlias = Annotated[str, _hex]
 
 
-def _word(words: Collection[str]) -> Reader:
-    def read(value: Any) -> str:
-        if value not in words:
-            raise ValueError(f"{value!r:.60} is none of {', '.join(sorted(words))}")
-        return str(value)
-
-    return read
-
-
-def _listed(value: Any) -> list[Any]:
-    if not isinstance(value, list) or not value:
-        raise ValueError(f"{value!r:.60} is not a list of something")
-    return value
-
-
-def _many(read: Reader = _text) -> Reader:
-    return lambda value: frozenset(map(read, _listed(value)))
-
-
-def _range(side: Reader = _whole) -> Reader:
-    def read(value: Any) -> Range:
-        if not value or not {"from", "below"}.issuperset(value):
-            raise ValueError(f"{value!r:.60} is not a range with from, below or both")
-        return Range(*(side(value[name]) if name in value else None for name in ("from", "below")))
-
-    return read
-
-
-def _lower(value: Any) -> str:
-    return str(_text(value)).casefold()
-
-
-def _least(value: Any, least: int) -> int:
-    if _whole(value) < least:
-        raise ValueError(f"{value} is below {least}")
-    return int(value)
-
-
-def _hex(value: Any) -> int:
-    if not _text(value).startswith("0x"):
-        raise ValueError(f"{value!r:.60} is not a hexadecimal number such as '0x1002'")
-    return int(value, 16)
-
-
-def _device_ids(value: Any) -> DeviceIds:
+def _device_ids(ids: tuple[Any, ...]) -> DeviceIds:
     spans, masks = [], []
-    for one in _listed(value):
-        if isinstance(one, str):
-            spans.append((_hex(one), _hex(one)))
+    for one in ids:
+        if not isinstance(one, dict):
+            spans.append((one, one))
         elif "mask" in one:
-            masks.append((_hex(one["value"]), _hex(one["mask"])))
+            masks.append((one["value"], one["mask"]))
         else:
-            spans.append((_hex(one["first"]), _hex(one["last"])))
+            spans.append((one["first"], one["last"]))
     return DeviceIds(tuple(spans), tuple(masks))
 
 
-_version = _range(lambda parts: stripped([_whole(part) for part in _listed(parts)]))
+_VERSIONS: Final = _range(Annotated[tuple[int, ...], SOME, stripped])
 
 
-def _driver(value: Mapping[str, Any]) -> DriverMatch:
-    asked = set(value) - {"scheme"}
-    if not asked or not asked <= {"intervals", "builds", "built"}:
-        raise ValueError(f"driver must ask for intervals, builds or built, not {sorted(asked)}")
+def _driver(asked: dict[str, Any]) -> DriverMatch:
+    known = asked.keys() - {"scheme"}
+    if not known or not known <= {"intervals", "builds", "built"}:
+        raise ValueError(f"driver must ask for intervals, builds or built, not {shown(known)}")
     return DriverMatch(
-        scheme=_text(value["scheme"]),
-        intervals=tuple(map(_version, value.get("intervals", ()))),
-        builds=_many(_lower)(value["builds"]) if "builds" in value else frozenset(),
-        built=_range(_text)(value["built"]) if "built" in value else None,
+        fit(asked["scheme"], Text),
+        tuple(fit(each, _VERSIONS) for each in fit(asked.get("intervals", []), list)),
+        fit(asked["builds"], Lowered) if "builds" in asked else frozenset(),
+        fit(asked["built"], _range(Text)) if "built" in asked else None,
     )
 
 
-CONDITIONS: Final[Mapping[str, Reader]] = {
-    "api": _many(),
-    "level": _many(),
-    "os": _many(),
-    "android_sdk": _range(),
-    "security_patch": _range(_text),
-    "layer": _many(),
-    "soc": _many(_lower),
-    "brand": _many(_lower),
-    "device": _many(_lower),
-    "vendor": _many(),
-    "driver_id": _many(_whole),
-    "mesa": _flag,
-    "family": _many(),
-    "model": _range(),
-    "device_ids": _device_ids,
-    "name": NameMatch.of,
-    "driver": _driver,
-    "process_bits": _many(_whole),
+Conditions: TypeAlias = tuple[dict[str, Any], ...]
+
+CONDITIONS: Final[Mapping[str, Any]] = {
+    "api": Texts,
+    "level": Texts,
+    "os": Texts,
+    "android_sdk": _range(int),
+    "security_patch": _range(Text),
+    "layer": Texts,
+    "soc": Lowered,
+    "brand": Lowered,
+    "device": Lowered,
+    "vendor": Texts,
+    "driver_id": Annotated[frozenset[int], SOME],
+    "mesa": bool,
+    "family": Texts,
+    "model": _range(int),
+    "device_ids": Annotated[tuple[Hex | dict[str, Hex], ...], SOME, _device_ids],
+    "name": Annotated[dict[str, Any], NameMatch.of],
+    "driver": Annotated[dict[str, Any], _driver],
+    "process_bits": Annotated[frozenset[int], SOME],
 }
-"""Conditions in the order in which they are judged, and what reads each."""
+"""Conditions in the order in which they are judged, and the type of each."""
 
 
-def _match(record: Mapping[str, Any], api: str) -> Match:
+def _match(record: dict[str, Any], api: str) -> Match:
     if not record or not CONDITIONS.keys() >= record.keys():
         unknown_name = next((name for name in record if name not in CONDITIONS), "")
-        raise ValueError(f"there is no condition {unknown_name!r:.60}" if record else "empty")
+        raise ValueError(f"there is no condition {shown(unknown_name)}" if record else "empty")
     asked = {"layer": ["native"], **({} if api == "any" else {"api": [api]}), **record}
-    return {name: read(asked[name]) for name, read in CONDITIONS.items() if name in asked}
-
-
-ACTIONS: Final = frozenset(
-    {"disable_backend", "limits", "demote", *(f"disable_{name}" for name in SETS)}
-)
-"""What an action may say."""
-
-
-def _action(record: Mapping[str, Any], name: str) -> Restrictions:
-    for word in record:
-        _word(ACTIONS)(word)
-    listed = {kind: record.get(f"disable_{kind}") for kind in SETS}
-    limits = record.get("limits", {})
-    made = Restrictions(
-        **{kind: _many()(value) if value else frozenset() for kind, value in listed.items()},
-        is_backend_off=_flag(record.get("disable_backend", False)),
-        limits={_word(LIMITS)(n): _least(most, LIMITS[n]) for n, most in limits.items()},
-        is_demoted=_flag(record.get("demote", False)),
-        entries=(name,),
-    )
-    if made.is_empty:
-        raise ValueError("its action restricts nothing")
-    return made
-
-
-def _probe(record: Mapping[str, Any]) -> Probe:
-    tests = tuple(map(_word(TESTS), _listed(record["tests"])))
-    runs = min(_least(record.get("runs", DEFAULT_RUNS), 2), MAX_RUNS)
-    return Probe(tests, runs, _word(("confirm", "confirm_and_clear"))(record["may"]))
+    return {name: fit(asked[name], hint) for name, hint in CONDITIONS.items() if name in asked}

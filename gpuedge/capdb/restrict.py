@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import DriverError
+from gpuedge.core.record import read
 from gpuedge.core.storage import HALF_BUFFER, KINDS
 
 HALF: Final = frozenset({"fp16", "fp16-storage"})
@@ -44,6 +45,8 @@ class Restrictions:
     entries : tuple of str
         Ids of the entries in force, sorted.
     """
+
+    IS_OPEN = True
 
     levels: frozenset[str] = frozenset()
     is_backend_off: bool = False
@@ -94,14 +97,8 @@ class Restrictions:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Restrictions:
-        """Rebuild from `to_dict`."""
-        return cls(
-            **{name: frozenset(record.get(name, ())) for name in SETS},
-            is_backend_off=bool(record.get("is_backend_off", False)),
-            limits=dict(record.get("limits", {})),
-            is_demoted=bool(record.get("is_demoted", False)),
-            entries=tuple(record.get("entries", ())),
-        )
+        """Rebuild from `to_dict`; unknown keys are ignored. Raises UnfitError."""
+        return read(cls, record)
 
 
 def combine(actions: Iterable[Restrictions]) -> Restrictions:

@@ -15,7 +15,7 @@ from gpuedge.safety import paths
 IDENTITIES: Final = "fixtures/identities.json"
 
 KEYS: Final = (
-    *Identity.__dataclass_fields__, "deviceName", "webgl_renderer", "CL_DEVICE_NAME",
+    *Identity._fields, "deviceName", "webgl_renderer", "CL_DEVICE_NAME",
     "CL_DEVICE_VENDOR_ID", "vendor", "vendor_inferred", "device", "model", "brand", "soc",
     "driver", "driver_info", "driver_version", "driverVersionString", "apiVersionRaw",
     "build_date", "android_sdk", "security_patch", "process_bits", "linux-kernel",

@@ -10,14 +10,16 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from gpuedge import __version__
 from gpuedge.capdb.entries import Entry, parse
 from gpuedge.capdb.files import bad, check_place, contents, document
+from gpuedge.core.record import UnfitError
+from gpuedge.core.record import read as read_record
 from gpuedge.safety.databases import MAX_ENVELOPE
 
 SCHEMA: Final = "gpuedge.database/1"
@@ -38,20 +40,51 @@ NAME: Final = re.compile(r"(?:entries/[a-z0-9]+/)?[a-z][a-z0-9_-]{0,63}\.json")
 """What a file of a database may be called: it leads nowhere else, and only lower case, so that no
 two names are one where case does not count."""
 
+_LISTED = re.compile(rf"(?!{FILE}){NAME.pattern}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:.+Z-]{1,30})?")
 _RELEASE = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,4}")
+
+
+def _release(text: str) -> tuple[int, ...]:
+    found = _RELEASE.match(text)
+    if found is None:
+        raise ValueError(f"{text!r:.40} is not a version such as 0.1")
+    return tuple(int(part) for part in found[0].split("."))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRange:
+    """The versions of gpuedge that a database is for: ``min <= version < below``."""
+
+    min: str
+    below: str
+
+    def __post_init__(self) -> None:
+        low, own, below = map(_release, (self.min, __version__, self.below))
+        if not low <= own < below:
+            raise ValueError(
+                f"it is for gpuedge from {self.min} to below {self.below}, this is {__version__}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """What ``database.json`` says of its folder; `digest` is the SHA-256 of that file."""
 
-    db_version: int = 0
-    generated_at: str = ""
-    valid_until: str = ""
-    files: Mapping[str, str] | None = None
-    retired_ids: frozenset[str] = frozenset()
+    SCHEMA = SCHEMA
+    IS_OPEN = True
+
+    engine_range: EngineRange
+    db_version: Annotated[int, range(1, 1 << 53)]
+    generated_at: Annotated[str, _DATE]
+    valid_until: Annotated[str, _DATE]
+    files: Annotated[Mapping[Annotated[str, _LISTED], str], range(MAX_FILES + 1)]
+    retired_ids: frozenset[str]
     digest: str = ""
+
+
+UNSEALED: Final = Envelope(EngineRange("0", "999999"), 0, "", "", {}, frozenset())
+"""Of a folder that is worked on."""
 
 
 def names(folder: Path) -> list[str]:
@@ -82,50 +115,10 @@ def envelope(folder: Path) -> Envelope:
     data = contents(path, MAX_ENVELOPE)
     record = document(path, data)
     try:
-        if record.get("schema") != SCHEMA:
-            raise ValueError(f"its schema is not {SCHEMA!r}")
-        _check_engine(record["engine_range"])
-        return _envelope(record, hashlib.sha256(data).hexdigest())
-    except KeyError as error:
-        raise bad(path, f"it lacks {error}") from None
-    except (AttributeError, TypeError, ValueError) as error:
+        about = read_record(Envelope, record)
+    except UnfitError as error:
         raise bad(path, str(error)) from None
-
-
-def _envelope(record: Mapping[str, Any], digest: str) -> Envelope:
-    number, files, retired = record["db_version"], record["files"], record["retired_ids"]
-    if type(number) is not int or not 0 < number < 1 << 53:
-        raise ValueError("db_version must be a whole number from 1 on")
-    for name in ("generated_at", "valid_until"):
-        if not _DATE.fullmatch(record[name]):
-            raise ValueError(f"{name} must be a date or time such as 2026-01-31T12:00:00Z")
-    if not isinstance(retired, list) or not all(isinstance(name, str) for name in retired):
-        raise ValueError("retired_ids must list ids of entries")
-    if len(files.keys()) > MAX_FILES:
-        raise ValueError(f"files must name at most {MAX_FILES} files")
-    for name in files:
-        if not NAME.fullmatch(name) or name == FILE:
-            raise ValueError(f"files: {name[:80]!r} is not the name of a file of a database")
-    return Envelope(
-        number, record["generated_at"], record["valid_until"], files, frozenset(retired), digest
-    )
-
-
-def _check_engine(wanted: Mapping[str, str]) -> None:
-    """Refuse a database that is for other versions of gpuedge."""
-    low, below, own = map(_release, (wanted["min"], wanted["below"], __version__))
-    if not low <= own < below:
-        raise ValueError(
-            f"it is for gpuedge from {wanted['min']} to below {wanted['below']}, "
-            f"this is {__version__}"
-        )
-
-
-def _release(text: str) -> tuple[int, ...]:
-    found = _RELEASE.match(text)
-    if found is None:
-        raise ValueError("engine_range must hold versions such as 0.1")
-    return tuple(int(part) for part in found[0].split("."))
+    return replace(about, digest=hashlib.sha256(data).hexdigest())
 
 
 class RawEntry:
@@ -152,9 +145,9 @@ def read(folder: Path, *, is_sealed: bool = True) -> tuple[Envelope, list[RawEnt
     A folder that is worked on need not be sealed: then its files are read as they are. Raises
     DatabaseError, which names the file and what is wrong with it.
     """
-    about = envelope(folder) if is_sealed else Envelope()
+    about = envelope(folder) if is_sealed else UNSEALED
     present = names(folder)
-    listed = about.files or {}
+    listed = about.files
     for name in present if is_sealed else ():
         if name not in listed:
             raise bad(folder / name, f"{FILE} does not list it")

@@ -22,7 +22,7 @@ from gpuedge.capdb.place import folder as in_use
 from gpuedge.capdb.saved import KEYS, identities, title, unfit
 from gpuedge.cli.arguments import seconds
 from gpuedge.cli.output import Output, read_json
-from gpuedge.core.errors import InputError, NoUsableDeviceError, UnknownDeviceError, UsageError
+from gpuedge.core.errors import InputError, UnknownDeviceError, UsageError
 from gpuedge.core.identity import Identity
 from gpuedge.core.text import counted, plain, shown
 from gpuedge.probing import api
@@ -254,10 +254,7 @@ def replay(options: argparse.Namespace, output: Output) -> int:
     inner = body.get("decision")
     saved = inner if isinstance(inner, dict) else body
     decision = Decision.from_dict(saved)
-    try:
-        again = decision.replay()
-    except NoUsableDeviceError as error:  # nothing about this machine: it is not in the record
-        raise InputError(f"{options.file} cannot be decided again: {error.what}") from None
+    again = decision.replay()
     before, after = json.dumps(saved, sort_keys=True, separators=(",", ":")), again.to_json()
     now = json.loads(after)
     rows = [

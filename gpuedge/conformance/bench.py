@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import gpuedge
 from gpuedge.conformance.case import Case
@@ -18,6 +18,7 @@ from gpuedge.core.errors import (
     OutOfMemoryError,
     UnsupportedOpError,
 )
+from gpuedge.core.record import Record
 from gpuedge.decide.policy import Policy
 from gpuedge.device import Device
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
@@ -35,6 +36,20 @@ CRASHED, TIMEOUT = "crashed", "timeout"
 STATUSES = (PASSED, FAILED, ERROR, CRASHED, TIMEOUT, SKIPPED)
 """What can become of a case. The first two and the last are answers of the device; an error is a
 refusal, and `crashed` and `timeout` are said of the process that ran the case."""
+
+
+class RowFields(Record):
+    """What every row has, and of what types the rest of it is where it is there."""
+
+    IS_OPEN = True
+
+    id: str
+    op: str
+    status: Annotated[str, STATUSES]
+    seconds: float | None = None
+    worst: float | None = None
+    code: str = ""
+    reason: str = ""
 
 
 class Watched(GpuExecutor):

@@ -26,10 +26,11 @@ from gpuedge.conformance.bench import (
     STATUSES,
     TIMEOUT,
     Row,
+    RowFields,
 )
 from gpuedge.core.errors import InputError
+from gpuedge.core.record import UnfitError, checked
 from gpuedge.safety.paths import is_stream, read_start, save_named
-from gpuedge.safety.store import is_number
 
 FLUSH_S = 5.0
 """How often a results file is brought up to date during a run."""
@@ -131,10 +132,12 @@ def _parsed(line: bytes) -> Row | None:
     return body if isinstance(body, dict) else None
 
 
-def _is_row(row: Mapping[str, Any]) -> bool:
-    texts = all(isinstance(row.get(key), str) for key in ("id", "op", "status"))
-    numbers = all(is_number(row[key]) for key in ("seconds", "worst") if row.get(key) is not None)
-    return texts and numbers and row["status"] in STATUSES
+def _is_row(body: Row) -> bool:
+    try:
+        checked(RowFields, body)
+    except UnfitError:
+        return False
+    return True
 
 
 def check_same(old: Results, header: Mapping[str, Any], path: str) -> None:

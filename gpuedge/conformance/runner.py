@@ -15,12 +15,12 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from gpuedge.conformance.bench import CRASHED, TIMEOUT, Row
+from gpuedge.conformance.bench import CRASHED, TIMEOUT, Row, RowFields
 from gpuedge.conformance.case import Case
 from gpuedge.core.errors import (
     BackendUnavailableError,
@@ -29,8 +29,8 @@ from gpuedge.core.errors import (
     NoUsableDeviceError,
 )
 from gpuedge.safety import child
+from gpuedge.safety.channel import Event, EventReader, Told
 from gpuedge.safety.child import CLEAN, Child, Ending
-from gpuedge.safety.paths import read_start
 
 COMMAND = (sys.executable or "", "-X", "faulthandler", "-m", "gpuedge.conformance.child")
 """The program of a child; tests put a misbehaving one here."""
@@ -50,23 +50,54 @@ LEAST_BATCH = 8
 MAX_FRUITLESS = 3
 """Children in a row that may end before they reach a case; then the device is given up."""
 
-MAX_EVENT_BYTES = 16 << 20
-"""More than this in a file of events is a driver's doing; the rest is not read."""
-
 TAIL = 300
 """Characters of what a dead child printed last that go into a row."""
+
+
+class OpenTold(Told):
+    """The device is open: who it is."""
+
+    device: str
+    identity: Mapping[str, Any]
+    caps: Mapping[str, Any]
+    versions: Mapping[str, Any]
+
+
+class RefusalTold(Told):
+    """The device cannot be opened: the parts of the error."""
+
+    code: str
+    what: str
+    known: str | None
+    hint: str | None
+
+
+class StartTold(Told):
+    """The case that is about to be run."""
+
+    id: str
+
+
+class RowTold(Told):
+    """The row of the case that was run."""
+
+    row: Annotated[Mapping[str, Any], RowFields]
+
+
+EVENTS: Mapping[str, type[Told]] = {
+    "open": OpenTold, "failed": RefusalTold, "start": StartTold, "row": RowTold, "done": Told,
+}  # fmt: skip
+"""The events of a child, and their fields."""
 
 
 @dataclass
 class _Progress:
     """What a child's file of events said so far, and how the child ended."""
 
-    path: Path
-    token: str
-    read: int = 0
+    reader: EventReader
     reached: set[str] = field(default_factory=set)
     opened: Row | None = None
-    failed: Row | None = None
+    failed: Event | None = None
     current: str | None = None
     since: float = field(default_factory=time.monotonic)
     is_done: bool = False
@@ -74,28 +105,16 @@ class _Progress:
     said: str = ""
 
     def take(self, on_row: Callable[[Row], None]) -> None:
-        """Bring this up to date; lines without the token are a driver's, not ours."""
-        try:
-            data = read_start(self.path, MAX_EVENT_BYTES)
-        except OSError:
-            return
-        whole = data.rfind(b"\n") + 1
-        fresh, self.read = data[self.read : whole], max(whole, self.read)
-        for line in fresh.splitlines():
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if not isinstance(event, dict) or event.get("token") != self.token:
-                continue
+        """Bring this up to date."""
+        for event in self.reader.take():
             self.since = time.monotonic()
-            kind = event.get("event")
+            kind = event["event"]
             if kind == "open":
                 self.opened = {k: event[k] for k in ("device", "identity", "caps", "versions")}
             elif kind == "failed":
                 self.failed = event
             elif kind == "start":
-                self.current = str(event["id"])
+                self.current = event["id"]
             elif kind == "row":
                 self.current = None
                 self.reached.add(event["row"]["id"])
@@ -202,10 +221,10 @@ class Runner:
     def _child(self, cases: Sequence[Case], folder: Path) -> _Progress:
         """Run cases in one child, for as long as it lives."""
         folder.mkdir(parents=True, mode=0o700)
-        progress = _Progress(folder / "events", secrets.token_hex(16))
-        progress.path.touch(mode=0o600)
+        token, path = secrets.token_hex(16), folder / "events"
+        progress = _Progress(EventReader(path, token, EVENTS))
         asked = {
-            "token": progress.token, "result": str(progress.path), "device": self.device,
+            "token": token, "result": str(path), "device": self.device,
             "profile": self.profile, "ids": [case.id for case in cases],
             "case_s": self.case_s, "open_s": self.open_s,
             "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100
@@ -260,9 +279,9 @@ class Runner:
         )
 
 
-def _refusal(event: Row) -> Exception:
+def _refusal(event: Event) -> Exception:
     """Return the error that a child met when it opened the device."""
-    code = str(event.get("code"))
+    code = event["code"]
     kinds = {k.code: k for k in (NoUsableDeviceError, BackendUnavailableError, DeviceTimeoutError)}
     kind: Any = kinds.get(code, NoUsableDeviceError if code < "GE-400" else DeviceError)
-    return kind(str(event.get("what")), known=event.get("known"), hint=event.get("hint"))  # type: ignore[no-any-return]
+    return kind(event["what"], known=event["known"], hint=event["hint"])  # type: ignore[no-any-return]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from gpuedge.core.record import plain, read
 from gpuedge.core.storage import BUFFER, HALF_BUFFER
 
 
@@ -33,6 +34,8 @@ class Caps:
     of 16-bit floats and integers, of 8-bit integers. `has_fp16_arithmetic`: kernels may compute in
     float16, with every sum, difference and product rounded to it.
     """
+
+    IS_OPEN = True
 
     level: str
     dialect: str
@@ -66,25 +69,13 @@ class Caps:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
-        record = asdict(self)
-        record["forms"] = sorted(self.forms)
-        record["storages"] = list(self.storages)
-        record["ruled_out"] = sorted(self.ruled_out)
-        for key in ("max_local_size", "max_groups"):
-            record[key] = list(record[key])
-        return record
+        found: dict[str, Any] = plain(self)
+        return found
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Caps:
-        """Rebuild from `to_dict`; fields that other versions of gpuedge kept are dropped."""
-        fields = {k: v for k, v in record.items() if k in cls.__dataclass_fields__}
-        fields["forms"] = frozenset(fields["forms"])
-        fields["storages"] = tuple(fields.get("storages", (BUFFER,)))
-        fields["ruled_out"] = frozenset(fields.get("ruled_out", ()))
-        for key in ("max_local_size", "max_groups"):
-            x, y, z = fields[key]
-            fields[key] = (x, y, z)
-        return cls(**fields)
+        """Rebuild from `to_dict`; unknown keys are ignored. Raises UnfitError."""
+        return read(cls, record)
 
 
 VULKAN_MINIMUM = Caps(

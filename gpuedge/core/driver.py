@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from gpuedge.core.identity import Identity
 from gpuedge.core.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from gpuedge.core.identity import Identity
 
 
 class Candidate(Record):

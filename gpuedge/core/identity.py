@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from gpuedge.core.record import Record, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Record):
     """Identity of one device under one API, with the keys used by the capability database.
 
     Attributes hold what the driver reports; a field is None where the API has no such notion.
     """
+
+    IS_OPEN = True
 
     api: str
     name: str
@@ -46,10 +50,9 @@ class Identity:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary without the unknown fields."""
-        return {k: v for k, v in asdict(self).items() if v is not None}
+        return {k: v for k, v in self.as_dict().items() if v is not None}
 
     @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Identity:
-        """Rebuild an identity from `to_dict`; unknown keys are ignored."""
-        names = cls.__dataclass_fields__
-        return cls(**{k: v for k, v in record.items() if k in names})
+    def from_dict(cls, record: Mapping[str, Any]) -> Identity:
+        """Rebuild an identity from `to_dict`; unknown keys are ignored. Raises UnfitError."""
+        return read(cls, record)

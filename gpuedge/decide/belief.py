@@ -61,6 +61,10 @@ class Belief:
         return math.sqrt(self.var / MICRO)
 
 
+UNKNOWN = Belief(0, VAR_LIMIT)
+"""Of one who knows nothing."""
+
+
 def bounded(mean: float, var: float, windows: int) -> Belief:
     """Return the belief nearest to these numbers (in nats and square nats) that can be held."""
     low = min(max(round(mean * MICRO), -MEAN_LIMIT), MEAN_LIMIT)

@@ -1,9 +1,8 @@
 """The decision: a pure function of a record, with a reason for every candidate.
 
-Nothing here measures, opens or looks at the machine. What is compared is rounded to whole numbers,
-so a saved decision replays to the same bytes anywhere. The order of the rules: what rules a device
-out whatever its speed; the deadline; the expected loss against the CPU path; and devices that the
-capability database demotes only after all others.
+Nothing here measures, opens or looks at the machine. The side is chosen by the rule that chooses
+while a model serves (`gpuedge.decide.chooser.best_side`), from what was known then. What is
+compared is rounded to whole numbers, so a saved decision replays to the same bytes anywhere.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuedge.core.errors import InputError, NoUsableDeviceError
+from gpuedge.core.errors import InputError
 from gpuedge.core.reasons import SENTENCES
 from gpuedge.core.text import plain
 from gpuedge.decide import explain
 from gpuedge.decide.belief import MICRO, losses
+from gpuedge.decide.chooser import best_side
 from gpuedge.decide.explain import Comparison, Weighed
 from gpuedge.decide.options import MOST
-from gpuedge.decide.record import AUTO, Evidence, Record
+from gpuedge.decide.record import AUTO, CPU, DeviceCandidate, Record
 from gpuedge.decide.saved import UNFIT, Saved
-from gpuedge.decide.sides import CPU
 
-SCHEMA = "gpuedge.decision/4"
+SCHEMA = "gpuedge.decision/5"
 STATUSES = ("selected", "rejected", "waiting")
 
 
@@ -94,7 +93,7 @@ class Decision(Saved):
         return explain.as_text(self, verbose=verbose)
 
     def replay(self) -> Decision:
-        """Decide again from the record alone."""
+        """Choose again from the record alone, by the rule that chose."""
         return decide(self.record)
 
     def to_dict(self) -> dict[str, Any]:
@@ -145,36 +144,48 @@ class Decision(Saved):
 def decide(record: Record) -> Decision:
     """Choose a device. The result depends on `record` only.
 
-    A device asked for by name is taken. Otherwise a GPU that was compared with the CPU path and is
-    ready is taken where that is expected to lose less than staying on the CPU.
-
-    Raises
-    ------
-    NoUsableDeviceError (GE-103)
-        The device asked for by name is not there or cannot be used, and the record does not fall
-        back.
+    A device asked for by name is taken where it can be used, else the CPU. Under ``auto`` it is the
+    best side, or the one in use where that has to answer on (`Record.waits_ns`).
     """
-    cases = [_weighed(candidate, record) for candidate in record.candidates]
-    chosen = (_best if record.asked == AUTO else _named)(cases, record)
-    codes = [_code(case, chosen, cases) for case in cases]
-    due = next((c.gpu for c, code in zip(cases, codes, strict=True) if code == "takes-over"), None)
-    taken = record.cpu if chosen is None else chosen.gpu
-    cases = [replace(case, used=taken.device, due=due) for case in cases]
-    reasons = [case.reason(code) for case, code in zip(cases, codes, strict=True)]
-    rows = [
-        CandidateRow(
-            case.gpu.device, "selected" if case.gpu is taken else _STATUS.get(code, "rejected"),
-            code, "; ".join(filter(None, (explain.in_table(why), case.gpu.note))), *_time(case),
-            *(case.losses or (None, None)),
-        )
-        for case, code, why in zip(cases, codes, reasons, strict=True)
-    ]  # fmt: skip
-    if chosen is None:
-        sentence = explain.on_cpu(codes, reasons, record)
-    else:
-        why = next(row.reason for row in rows if row.status == "selected")
-        sentence = f"Runs on {taken.label}: {why}."
-    return Decision(taken.device, sentence, tuple(rows), record)
+    used, due = _chosen(record)
+    weighed = [_weighed(candidate, record, used, due) for candidate in record.candidates]
+    cases = [replace(case, code=_code(case, weighed)) for case in weighed]
+    rows = tuple(map(_row, cases))
+    if used == CPU != record.asked:
+        return Decision(used, explain.on_cpu(cases), rows, record)
+    place = next(i for i, case in enumerate(cases) if case.is_used)
+    sentence = f"Runs on {cases[place].gpu.label}: {rows[place].reason}."
+    return Decision(used, sentence, rows, record)
+
+
+def _row(case: Weighed) -> CandidateRow:
+    """Return what is told of a candidate: of one without figures what was measured or predicted."""
+    gpu, figures, code = case.gpu, case.figures, case.code
+    status = "selected" if case.is_used else _STATUS.get(code, "rejected")
+    reason = "; ".join(filter(None, (explain.in_table(case.why), gpu.note)))
+    is_rough = gpu.device != CPU or not gpu.latency_ns
+    time_ns = gpu.predicted_ns if is_rough else gpu.latency_ns
+    if figures is not None:
+        time_ns, is_rough = figures.gpu_ns, figures.is_rough
+    return CandidateRow(
+        gpu.device, status, code, reason, time_ns or None, is_rough, *(case.losses or (None, None))
+    )
+
+
+def _chosen(record: Record) -> tuple[str, str]:
+    """Return the side that answers, and the one that takes over from it; empty if none does."""
+    if record.asked != AUTO:
+        named = [c for c in record.candidates if c.device == record.asked]
+        is_usable = any(c.code in _STILL_RUNS for c in named)
+        return record.asked if is_usable else CPU, ""
+    gpus = [c for c in record.candidates if c.device != CPU]
+    at_ns = {c.device: c.at_ns for c in record.candidates}
+    best = best_side(
+        gpus, record.policy, record.in_use, at_ns.__getitem__, has_switched=record.has_switched
+    )
+    if record.waits_ns is None or best == record.in_use:
+        return best, ""
+    return record.in_use, best
 
 
 _UNDER_WAY = {"opening": "opening", "trial": "on-trial", "late": "open-late",
@@ -187,143 +198,80 @@ _STILL_RUNS = ("ok", "unsupported-op")
 # -- weighing --------------------------------------------------------------------------------------
 
 
-def _weighed(gpu: Evidence, record: Record) -> Weighed:
-    """Return a candidate with what either choice is expected to lose, and the figures to tell.
+def _weighed(gpu: DeviceCandidate, record: Record, used: str, due: str) -> Weighed:
+    """Return a candidate with what either choice is expected to lose, and the figures to tell."""
+    if not gpu.phase or gpu.device == CPU:
+        return Weighed(gpu, record, used, due)
+    cpu, there = (min(ppm, MOST) for ppm in losses(gpu.belief, 1 / record.policy.min_speedup))
+    return Weighed(gpu, record, used, due, (cpu, there), _figures(gpu, record, there - cpu))
+
+
+def _figures(gpu: DeviceCandidate, record: Record, more_ppm: int) -> Comparison | None:
+    """Return the figures to tell of a GPU that is expected to lose so much more than the CPU.
 
     Measured medians are told where they agree with what is expected, and else the latter: what is
     said of a device must not contradict what is done with it.
     """
-    if gpu.belief is None or gpu.device == CPU:
-        return Weighed(gpu, record)
     enough, cpu_ns = record.policy.speedup_milli, record.cpu.latency_ns
-    cpu, there = (min(ppm, MOST) for ppm in losses(gpu.belief, 1000 / enough))
-    case = Weighed(gpu, record, (cpu, there))
     if not cpu_ns:
-        return case
-    expected = 1000 / enough + (there - cpu) / MICRO
+        return None
+    ratio = 1000 / enough + more_ppm / MICRO
     if gpu.is_measured and gpu.latency_ns:
-        made = Comparison(gpu.latency_ns, cpu_ns)
-        if (made.milli >= enough) == case.is_worth:
-            return replace(case, found=made)
+        measured = Comparison(gpu.latency_ns, cpu_ns)
+        if (measured.milli >= enough) == (more_ppm < 0):
+            return measured
     elif not gpu.is_measured:
-        expected = math.exp(gpu.belief.theta)
-    told = min(max(round(cpu_ns * expected), 1), MOST)
-    return replace(case, found=Comparison(told, cpu_ns, True))
-
-
-def _time(case: Weighed) -> tuple[int | None, bool]:
-    """Return what a request takes, and whether that is not measured as it stands."""
-    if case.found is not None:
-        return case.found.gpu_ns, case.found.is_rough
-    if case.gpu.device == CPU and case.gpu.latency_ns is not None:
-        return case.gpu.latency_ns, False
-    return case.gpu.predicted_ns, True
-
-
-# -- choosing --------------------------------------------------------------------------------------
-
-
-def _ruled_out(case: Weighed) -> str:
-    """Return the code of what speaks against a GPU whatever its speed, empty if nothing."""
-    gpu, policy = case.gpu, case.record.policy
-    if gpu.code != "ok":
-        return gpu.code
-    if gpu.is_software and not policy.allow_software:
-        return "software"
-    bound = policy.max_memory_bytes
-    return "too-much-memory" if bound is not None and (gpu.memory_bytes or 0) > bound else ""
-
-
-def _best(cases: Sequence[Weighed], record: Record) -> Weighed | None:
-    """Return the GPU that answers or is to be taken, None for the CPU."""
-    if record.in_use is not None:
-        used = [case for case in cases if case.gpu.device == record.in_use != CPU]
-        return used[0] if used else None
-    ready = [
-        case for case in cases
-        if case.gpu.phase == "ready" and case.gpu.is_measured and case.gpu.device != CPU
-        and not _ruled_out(case)
-    ]  # fmt: skip
-    if record.is_late:
-        ready = [case for case in ready if 0 < case.at_ns < (record.cpu.tail_ns or 0)]
-        keeps = [case for case in ready if case.keeps_deadline]
-        return min(keeps, key=_rank, default=min(ready, key=lambda c: c.at_ns, default=None))
-    worth = [case for case in ready if case.is_worth and case.keeps_deadline]
-    return min(worth, key=_rank, default=None)
-
-
-def _rank(case: Weighed) -> tuple[bool, int]:
-    """Order what may be taken: demoted last, then by expected loss (then as probed)."""
-    cpu, gpu = case.losses or (0, 0)
-    return case.gpu.is_demoted, gpu - cpu
-
-
-def _named(cases: Sequence[Weighed], record: Record) -> Weighed | None:
-    """Return which candidate was named; a bare backend name means its first usable device.
-
-    None where it cannot be used and the CPU stands in.
-    """
-    exact = [c for c in cases if c.gpu.device == record.asked]
-    family = [c for c in cases if c.gpu.device.split(":")[0] == record.asked]
-    usable = [c for c in exact + family if c.gpu.code in _STILL_RUNS]
-    if usable or record.falls_back:
-        return usable[0] if usable else None
-    known = "; ".join(
-        f"{c.gpu.label}: {explain.sentence(c.gpu.code, c.gpu.detail)}" for c in exact + family
-    )
-    there = ", ".join(c.gpu.device for c in cases if c.gpu.code == "ok") or "none"
-    raise NoUsableDeviceError(
-        f"The device {record.asked!r} cannot be used on this machine.",
-        asked_by=f"device={record.asked!r}",
-        known=known or f"there is no such device; usable here: {there}",
-        hint="gpuedge probe shows every driver; device='auto' takes what works",
-    )
+        ratio = math.exp(gpu.belief.theta)
+    return Comparison(min(max(round(cpu_ns * ratio), 1), MOST), cpu_ns, True)
 
 
 # -- saying why ------------------------------------------------------------------------------------
 
 
-def _code(case: Weighed, chosen: Weighed | None, cases: Sequence[Weighed]) -> str:
+def _code(case: Weighed, cases: Sequence[Weighed]) -> str:
     """Return the reason code of a candidate."""
-    gpu, is_auto = case.gpu, case.record.asked == AUTO
-    if case is chosen:
-        return "selected" if is_auto else "named"
-    if is_auto and gpu.device == CPU:
-        return _cpu_code(chosen, cases)
-    if is_auto:
-        return _ruled_out(case) or _under_way(gpu) or _not_taken(case, chosen)
-    if gpu.code in _STILL_RUNS:
-        return "fallback" if gpu.device == CPU and chosen is None else "not-named"
-    return gpu.code
+    gpu, record = case.gpu, case.record
+    if record.asked != AUTO:
+        if case.is_used:
+            return "named" if gpu.device == record.asked else "fallback"
+        return "not-named" if gpu.code in _STILL_RUNS else gpu.code
+    if case.is_used:
+        gpus = (other.gpu for other in cases if other.gpu.device != CPU)
+        is_alone = gpu.device == CPU and all(other.ruled_out(record.policy) for other in gpus)
+        return "fallback" if is_alone else "selected"
+    if gpu.device == case.due:
+        return "takes-over"
+    if gpu.device == CPU:
+        return _code_of_cpu(case, cases)
+    return gpu.ruled_out(record.policy) or _UNDER_WAY.get(gpu.phase, "") or _not_taken(case, cases)
 
 
-def _cpu_code(chosen: Weighed | None, cases: Sequence[Weighed]) -> str:
-    if chosen is None:
-        others = (case for case in cases if case.gpu.device != CPU)
-        return "fallback" if all(map(_ruled_out, others)) else "selected"
-    if chosen.record.is_late:
+def _code_of_cpu(case: Weighed, cases: Sequence[Weighed]) -> str:
+    """Return the code of the CPU where a GPU is used, and is to be."""
+    if case.record.is_late:
         return "misses-deadline"
-    return "not-best" if chosen.is_worth else "takes-over"
+    if case.due or case.used != case.record.in_use:
+        return "not-best"
+    is_kept = any(c.is_used and not c.is_worth for c in cases)  # as sides do not change for little
+    return "too-little" if is_kept else "not-best"
 
 
-def _under_way(gpu: Evidence) -> str:
-    return _UNDER_WAY.get(
-        "trial" if gpu.phase == "ready" and not gpu.is_measured else gpu.phase, ""
-    )
-
-
-def _not_taken(case: Weighed, chosen: Weighed | None) -> str:
+def _not_taken(case: Weighed, cases: Sequence[Weighed]) -> str:
     """Return the code of a GPU that could be used, and is not the one taken."""
-    gpu, is_ready = case.gpu, case.gpu.phase == "ready"
-    is_slower = case.found is not None and case.found.milli < explain.ABOUT_AS_FAST.start
+    gpu = case.gpu
+    is_slower = case.figures is not None and case.figures.milli < explain.ABOUT_AS_FAST.start
     if not gpu.is_measured:
-        if chosen is not None and "" != gpu.physical == chosen.gpu.physical:
-            return "other-route"
-        return "slower" if is_slower else "not-yet"
+        is_same = gpu.physical and any(
+            c.is_used and c.gpu.device != CPU and c.gpu.physical == gpu.physical for c in cases
+        )
+        return "other-route" if is_same else "slower" if is_slower else "not-yet"
     if not case.keeps_deadline:
         return "misses-deadline"
     if not case.is_worth:
         return "measured-slower" if is_slower else "too-little"
-    if chosen is None or not is_ready:  # not ready: it was closed, or not opened in this launch
-        return "takes-over" if is_ready else "not-yet"
-    return "demoted" if gpu.is_demoted and not chosen.gpu.is_demoted else "not-best"
+    if gpu.phase != "ready":  # it was closed, or not opened in this launch
+        return "not-yet"
+    others = (c.gpu for c in cases if c.gpu.phase == "ready")
+    if gpu.is_demoted and not all(other.is_demoted for other in others):
+        return "demoted"
+    return "too-little" if case.best == CPU else "not-best"

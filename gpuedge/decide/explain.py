@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpuedge.core.reasons import SENTENCES
 from gpuedge.core.text import counted, duration, plain, table
 from gpuedge.decide.belief import MICRO
+from gpuedge.decide.chooser import opens_after
 from gpuedge.decide.options import DEFAULT, MOST
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import AUTO, Evidence, Record
-from gpuedge.decide.sides import CPU
+from gpuedge.decide.record import AUTO, CPU, DeviceCandidate, Record
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import CandidateRow, Decision
@@ -62,18 +62,30 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A candidate, the record, what it is expected to lose, and the figures that are told.
+    """A candidate with what it is compared by.
 
-    `losses` are the CPU's and its own; `used` is the device that is used, and `due` what will
-    answer in its place.
+    `used` is the device that answers and `due` the one that takes over from it, empty if none does.
+    `losses` are what the CPU and this one are expected to lose, in millionths, `figures` what is
+    told of its speed, and `code` what became of it.
     """
 
-    gpu: Evidence
+    gpu: DeviceCandidate
     record: Record
+    used: str
+    due: str
     losses: tuple[int, int] | None = None
-    found: Comparison | None = None
-    used: str = CPU
-    due: Evidence | None = None
+    figures: Comparison | None = None
+    code: str = ""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it answers."""
+        return self.gpu.device == self.used
+
+    @property
+    def best(self) -> str:
+        """The device that is chosen, now or after the one that answers."""
+        return self.due or self.used
 
     @property
     def is_worth(self) -> bool:
@@ -81,21 +93,24 @@ class Weighed:
         return self.losses is not None and self.losses[1] < self.losses[0]
 
     @property
-    def at_ns(self) -> int:
-        """What the deadline is held against; 0 where that is not known."""
-        return self.gpu.tail_ns or 0
+    def opens_after(self) -> int | None:
+        """The requests after which it is opened, while the CPU answers."""
+        if self.record.in_use != CPU:
+            return None
+        return opens_after(self.gpu, self.record.cpu.latency_ns, self.record.policy)
 
     @property
     def keeps_deadline(self) -> bool:
         """Whether it keeps the deadline, if there is one."""
         limit = self.record.policy.deadline_ns
-        return limit is None or self.at_ns <= limit
+        return limit is None or self.gpu.tail_ns <= limit
 
-    def reason(self, code: str) -> str:
-        """Return why it has this code, with `IT` for its name."""
-        if code in _REASONS:
-            return _REASONS[code](self)
-        return sentence(code, self.gpu.detail if code == self.gpu.code else "")
+    @property
+    def why(self) -> str:
+        """Why it has its code, with `IT` for its name."""
+        if self.code in _REASONS:
+            return _REASONS[self.code](self)
+        return sentence(self.code, self.gpu.detail if self.code == self.gpu.code else "")
 
 
 # -- pieces ----------------------------------------------------------------------------------------
@@ -114,29 +129,29 @@ def sentence(code: str, detail: str = "") -> str:
     return detail.rstrip(". ") or SENTENCES[code]
 
 
-def _speed(found: Comparison, digits: int = 2) -> str:
+def _speed(figures: Comparison, digits: int = 2) -> str:
     """Return how fast a GPU is: ``3.1 times as fast as the CPU``."""
-    if found.milli in ABOUT_AS_FAST:
+    if figures.milli in ABOUT_AS_FAST:
         return "about as fast as the CPU"
-    is_slow = found.milli < 1000
-    ratio = found.gpu_ns / found.cpu_ns if is_slow else found.cpu_ns / found.gpu_ns
+    is_slow = figures.milli < 1000
+    ratio = figures.gpu_ns / figures.cpu_ns if is_slow else figures.cpu_ns / figures.gpu_ns
     number = f"{ratio:.{2 if ratio < 2 else digits}g}" if ratio < 10 else f"{ratio:.0f}"
     if not is_slow and ratio < 1.5:  # rounded down: too little must not look as if it were enough
-        number = f"{found.milli // 10 / 100:g}"
+        number = f"{figures.milli // 10 / 100:g}"
     elif ratio >= 1000:
         number = "over 1,000"
-    about = "about " if found.is_rough and ratio < 1000 else ""
+    about = "about " if figures.is_rough and ratio < 1000 else ""
     return f"{about}{number} times as {'slow' if is_slow else 'fast'} as the CPU"
 
 
-def _needs(candidate: Evidence, record: Record) -> str:
+def _needs(candidate: DeviceCandidate, record: Record) -> str:
     limit = record.policy.deadline_ns or 0
     return f"needs {_tail(candidate, record)}, and the deadline is {duration(limit)}"
 
 
-def _tail(candidate: Evidence, record: Record) -> str:
+def _tail(candidate: DeviceCandidate, record: Record) -> str:
     share = f" for {record.policy.percentile} % of requests" if candidate.at_ns else ""
-    return f"{duration(candidate.tail_ns or 0)}{share}"
+    return f"{duration(candidate.tail_ns)}{share}"
 
 
 # -- why a GPU is used or not ----------------------------------------------------------------------
@@ -149,27 +164,28 @@ def _named(case: Weighed) -> str:
 
 
 def _selected(case: Weighed) -> str:
-    gpu, record, found = case.gpu, case.record, case.found
+    gpu, record, figures = case.gpu, case.record, case.figures
     limit, cpu_at = record.policy.deadline_ns, record.cpu.tail_ns
     if gpu.device == CPU:
-        if case.due is not None:
-            return f"until {case.due.device} takes over"
+        if case.due:
+            return f"until {case.due} takes over"
         late = f"{_needs(gpu, record)}, but nothing is known to be faster"
         return late if record.is_late else "no other device has proved enough faster"
-    if record.is_late and limit and cpu_at and case.at_ns:
+    if limit and gpu.tail_ns and (record.is_late or not case.is_worth):
         keeps = "keeps" if case.keeps_deadline else "comes nearest to"
         text = f"{keeps} the deadline of {duration(limit)} with {_tail(gpu, record)}"
-        text += f"; the CPU needs {duration(cpu_at)}"
-    elif found is None:
+        text += f"; the CPU needs {duration(cpu_at)}" if cpu_at else ""
+    elif figures is None:
         text = "compared with the CPU, and faster"
     else:
-        is_even = found.milli in ABOUT_AS_FAST
-        text = "a little faster than the CPU" if is_even else _speed(found)
-        about = "about " if found.is_rough else ""
-        text += f", {about}{duration(found.gpu_ns)} against {duration(found.cpu_ns)} a request"
+        is_even = case.is_worth and figures.milli in ABOUT_AS_FAST
+        text = "a little faster than the CPU" if is_even else _speed(figures)
+        about = "about " if figures.is_rough else ""
+        text += f", {about}{duration(figures.gpu_ns)} against {duration(figures.cpu_ns)} a request"
         text += ", as measured in earlier application starts" if gpu.is_remembered else ""
-    if case.due is not None and case.due.device == CPU:
-        text += f"; the CPU {_takes_over(record)}"
+        text += "" if case.is_worth or case.due else "; changing back would gain too little"
+    if case.due:
+        text += f"; {'the CPU' if case.due == CPU else case.due} {_takes_over(record)}"
     if gpu.is_demoted:
         text += "; the capability database puts it behind others, but none is fast enough"
     return text
@@ -177,20 +193,22 @@ def _selected(case: Weighed) -> str:
 
 def _start(case: Weighed) -> str:
     """Return how fast a GPU is or should be, with its verb."""
-    found = case.found
-    if found is None:
+    figures = case.figures
+    if figures is None:
         return f"{IT} was not tried yet"
     if not case.gpu.is_measured:
-        return f"{IT} should be {_speed(found, 1)}"
+        return f"{IT} should be {_speed(figures, 1)}"
     if case.gpu.is_remembered:
-        return f"{IT} was {_speed(found)} in earlier application starts"
-    return f"{IT} was compared and is {_speed(found)}"
+        return f"{IT} was {_speed(figures)} in earlier application starts"
+    return f"{IT} was compared and is {_speed(figures)}"
 
 
 def _compared(case: Weighed) -> str:
-    if case.found is None:
+    if case.gpu.device == CPU:
+        return f"changing back to {IT} would gain too little"
+    if case.figures is None:
         return f"{IT} was compared with the CPU and is not enough faster"
-    is_faster = case.found.milli >= ABOUT_AS_FAST.stop
+    is_faster = case.figures.milli >= ABOUT_AS_FAST.stop
     return f"{_start(case)}{', too little to change for' if is_faster else ''}"
 
 
@@ -199,7 +217,8 @@ def _waits(case: Weighed) -> str:
     start, gpu, record = _start(case), case.gpu, case.record
     if case.used != CPU:
         return f"{start}, but was not compared with {case.used}"
-    after, is_slower = gpu.opens_after, case.found is not None and case.found.milli < 1000
+    after = case.opens_after
+    is_slower = case.figures is not None and case.figures.milli < 1000
     if after is not None and record.requests >= after:
         return f"{start}, and is opened next"
     served = f"{record.requests:,} {'was' if record.requests == 1 else 'were'} served"
@@ -207,9 +226,9 @@ def _waits(case: Weighed) -> str:
     if is_slower:
         why = f"predictions may be off by a factor of {DEFAULT.prior_factor:g}"
         return f"{start}; {why}, so trying it {pays}" if pays else start
-    takes = "" if gpu.startup_ns is None else f"takes about {duration(gpu.startup_ns, 2)}"
+    takes = f"takes about {duration(gpu.startup_ns, 2)}" if gpu.startup_ns else ""
     both = ", which ".join(part for part in (takes, pays) if part)
-    if case.found is None:
+    if case.figures is None:
         return f"{start}: opening it {both}" if both else start
     return f"{start}, but {f'opening it {both}' if both else 'is not opened yet'}"
 
@@ -221,10 +240,10 @@ def _rounded(count: int) -> str:
 
 def _takes_over(record: Record) -> str:
     """Say when another side will answer."""
-    if not record.held_ns:
+    if not record.waits_ns:
         return "takes over after the next request"
     most = f"{DEFAULT.switches_per_minute} times a minute"
-    return f"takes over in {duration(record.held_ns, 2)}, as sides change at most {most}"
+    return f"takes over in {duration(record.waits_ns, 2)}, as sides change at most {most}"
 
 
 def _due(case: Weighed) -> str:
@@ -233,13 +252,13 @@ def _due(case: Weighed) -> str:
 
 
 def _late(case: Weighed) -> str:
-    waited, retry = duration(case.gpu.waited_ns or 0), duration(case.gpu.retry_ns or 0)
+    waited, retry = duration(case.gpu.waited_ns), duration(case.gpu.retry_ns)
     return f"opening {IT} had not ended after {waited}; it is tried again in {retry}"
 
 
 def _too_large(case: Weighed) -> str:
-    needs, bound = case.gpu.memory_bytes or 0, case.record.policy.max_memory_bytes or 0
-    return f"{IT} needs {memory(needs)} of device memory, and the policy allows {memory(bound)}"
+    needs, limit = memory(case.gpu.memory_bytes), memory(case.record.policy.max_memory_bytes or 0)
+    return f"{IT} needs {needs} of device memory, and the policy allows {limit}"
 
 
 _REASONS: dict[str, Callable[[Weighed], str]] = {
@@ -256,7 +275,7 @@ _REASONS: dict[str, Callable[[Weighed], str]] = {
     "takes-over": _due,
     "measured-slower": _compared,
     "too-little": _compared,
-    "not-best": lambda case: f"{case.used} is faster",
+    "not-best": lambda case: f"{case.best} is faster",
     "other-route": lambda case: f"the same device as {case.used}, reached through another API",
 }
 
@@ -266,34 +285,31 @@ def in_table(text: str) -> str:
     return text.removeprefix(f"{IT} ").replace(IT, "it")
 
 
-def on_cpu(codes: Sequence[str], reasons: Sequence[str], record: Record) -> str:
+def on_cpu(cases: Sequence[Weighed]) -> str:
     """Return the sentence for a decision that takes the CPU, by what became of the candidates."""
-    why = _why_cpu(codes, reasons, record)
+    why, record = _why_cpu([case for case in cases if case.gpu.device != CPU]), cases[0].record
     if record.is_late and record.asked == AUTO:
         needs = _needs(record.cpu, record)
         why += f"; the CPU {needs.partition(', and')[0] if 'deadline' in why else needs}"
     return f"Runs on cpu: {why}."
 
 
-def _why_cpu(codes: Sequence[str], reasons: Sequence[str], record: Record) -> str:
-    gpus = [i for i, candidate in enumerate(record.candidates) if candidate.device != CPU]
+def _why_cpu(gpus: Sequence[Weighed]) -> str:
     if not gpus:
         return "no GPU driver was found"
-    bare = sum(codes[i] == "no-device" for i in gpus)
+    bare = sum(case.code == "no-device" for case in gpus)
     if bare == len(gpus) > 1:
         return f"none of {bare} drivers offers a device here"
     order = {code: place for place, code in enumerate(_CLOSENESS)}
-    is_aside = not record.policy.allow_software and record.asked == AUTO
 
-    def distance(i: int) -> tuple[bool, int, int]:
+    def distance(case: Weighed) -> tuple[bool, int, int]:
         # A rasteriser would have been excluded, whatever else is the matter with it.
-        gpu = record.candidates[i]
-        code = "software" if is_aside and gpu.is_software else codes[i]
-        after = MOST if gpu.opens_after is None else gpu.opens_after
-        return codes[i] in _ABSENT, order.get(code, len(order) - 1), after
+        is_aside = case.record.asked == AUTO and not case.record.policy.allow_software
+        code = "software" if is_aside and case.gpu.is_software else case.code
+        return case.code in _ABSENT, order.get(code, len(order) - 1), case.opens_after or MOST
 
     nearest = min(gpus, key=distance)
-    label, text = record.candidates[nearest].label, reasons[nearest]
+    label, text = nearest.gpu.label, nearest.why
     return text.replace(IT, label) if IT in text else f"{label} was left out: {text}"
 
 
@@ -371,7 +387,7 @@ def _about(record: Record) -> str:
     )  # fmt: skip
 
 
-def _known(row: CandidateRow, e: Evidence, record: Record) -> str:
+def _known(row: CandidateRow, e: DeviceCandidate, record: Record) -> str:
     return _joined(
         plain(e.name), e.is_software and "a software rasteriser",
         e.entries and f"entries of the capability database in force: {', '.join(e.entries)}",
@@ -379,21 +395,21 @@ def _known(row: CandidateRow, e: Evidence, record: Record) -> str:
     )  # fmt: skip
 
 
-def _predicted(row: CandidateRow, e: Evidence, record: Record) -> str:
+def _predicted(row: CandidateRow, e: DeviceCandidate, record: Record) -> str:
     return _joined(
         e.predicted_ns and f"{duration(e.predicted_ns, 2)} a request", _opening(e, was_opened=False)
     )
 
 
-def _opening(e: Evidence, *, was_opened: bool) -> str:
+def _opening(e: DeviceCandidate, *, was_opened: bool) -> str:
     if not e.startup_ns or was_opened != (e.is_measured or e.phase in ("trial", "ready")):
         return ""
     return f"{duration(e.startup_ns, 2)} to open it, compile and warm up"
 
 
-def _measured(row: CandidateRow, e: Evidence, record: Record) -> str:
+def _measured(row: CandidateRow, e: DeviceCandidate, record: Record) -> str:
     share = ""
-    if e.belief is not None and e.is_measured:
+    if e.is_measured:
         low, high = (math.exp(e.belief.theta + way * e.belief.sd) for way in (-1, 1))
         by = f"{counted(e.belief.windows, 'comparison')} in this application start and earlier ones"
         share = f"{low:.2g} to {high:.2g} times as long as the CPU (two times in three), by {by}"
@@ -411,7 +427,7 @@ _CHANGES = {
 }
 
 
-def _changes(row: CandidateRow, e: Evidence, record: Record) -> str:
+def _changes(row: CandidateRow, e: DeviceCandidate, record: Record) -> str:
     """Say what would have a GPU taken, or given up."""
     cpu_ns, cpu, gpu = record.cpu.latency_ns, row.loss_cpu_ppm, row.loss_gpu_ppm
     if row.code in _CHANGES or e.device == CPU or record.asked != AUTO:
@@ -424,5 +440,6 @@ def _changes(row: CandidateRow, e: Evidence, record: Record) -> str:
     if cpu_ns and cpu is not None and gpu is not None:
         lost = (duration(cpu_ns * ppm // MICRO, 2) for ppm in (cpu, gpu))
         told = "a request is expected to lose {} on the CPU, {} there".format(*lost)
-    after = e.opens_after and f"it is opened after about {_rounded(e.opens_after)} requests"
-    return _joined(after, told)
+    after = opens_after(e, cpu_ns, record.policy) if record.in_use == CPU else None
+    opened = after and f"it is opened after about {_rounded(after)} requests"
+    return _joined(opened, told)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuedge import __version__
-from gpuedge.decide.belief import Belief
+from gpuedge.decide.record import DeviceHistory
 from gpuedge.decide.saved import UNFIT, Saved
 from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.store import load_sealed, update_sealed
@@ -34,20 +34,6 @@ MAX_MODELS = 512
 
 MAX_DEVICES = 16
 MAX_LAUNCHES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceHistory(Saved):
-    """What was measured of one model on one device; None is unknown.
-
-    `startup_ns` is what opening and compiling took, `gpu_ns` the measured latency of a request and
-    `predicted_ns` what had been predicted for it.
-    """
-
-    belief: Belief | None = None
-    startup_ns: int | None = None
-    gpu_ns: int | None = None
-    predicted_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

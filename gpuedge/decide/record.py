@@ -1,31 +1,37 @@
-"""What a decision rests on: plain evidence in whole numbers, so that it replays exactly."""
+"""What a decision rests on, in whole numbers, so that it can be made again from a file."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.decide.belief import Belief
+from gpuedge.decide.belief import UNKNOWN, Belief
+from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.saved import Saved
-from gpuedge.decide.sides import CPU
 
 if TYPE_CHECKING:
     from gpuedge.probing.report import ProbeReport, ProbeRow
 
-METHOD = "service/1"
-"""The rules and constants that decide. Whoever changes one in a way that a record could come to
-another choice changes this name, and records of the old one are refused, not reinterpreted."""
+METHOD = f"service/2 {zlib.crc32(repr(DEFAULT).encode()):08x}"
+"""The rules that decide, and a checksum of the constants. Whoever changes a rule so that a record
+could come to another choice raises the number. Records of other methods are refused."""
 
 AUTO = "auto"
-PHASES = ("", "closed", "opening", "late", "trial", "ready", "lost", "failed")
+CPU = "cpu"
+
+Phase = Literal["", "closed", "opening", "late", "trial", "ready", "lost", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence(Saved):
-    """What is known about one candidate; None is unknown.
+@dataclass(slots=True)
+class DeviceCandidate(Saved):
+    """A device that may run the model: what probing found, what is believed, what it is doing.
+
+    `gpuedge.decide.chooser.Chooser` keeps its beliefs and phases in candidates; a `Record` holds
+    copies of them. 0 is unknown in times and sizes.
 
     Attributes
     ----------
@@ -43,25 +49,28 @@ class Evidence(Saved):
         Ids of the capability database's entries in force.
     is_demoted : bool
         Whether the database puts it behind the others.
-    memory_bytes : int or None
+    memory_bytes : int
         Device memory that the model's plan takes.
-    predicted_ns, startup_ns : int or None
-        One request as predicted without opening the device; what opening, compiling and warming up
-        take, predicted or measured.
-    belief : Belief or None
-        ln(latency on the GPU / on the CPU) of this model. Only one with windows was measured.
-    latency_ns : int or None
+    predicted_ns : int
+        One request, as predicted without opening the device.
+    startup_ns : int
+        Opening, compiling and warming up: predicted, or measured in this launch or an earlier one.
+    belief : Belief
+        Of ln(latency on the GPU / on the CPU) of this model. Only one with windows was measured.
+    phase : str
+        Of a route to a GPU, else empty. ``closed``: not open, perhaps not yet worth it;
+        ``opening``; ``late``: opening stalled, and is tried again; ``trial``: open, being compared
+        or waiting for that; ``ready``: open and compared; ``lost``: compared, slower, and closed
+        again; ``failed``: not to be used in this launch.
+    since : int
+        Requests served when its account of losses began.
+    latency_ns : int
         Median of requests here, as measured in this launch; the CPU's also in earlier ones.
-    at_ns : int or None
-        Latency at the policy's percentile, for its deadline; the median stands in where None.
+    at_ns : int
+        Latency at the policy's percentile in this launch, for the deadline.
     served : int
         Requests of this launch that it answered.
-    phase : str
-        Of a route to a GPU: ``closed`` (not worth opening yet), ``opening``, ``late`` (opening
-        stalled, and is tried again), ``trial``, ``ready``, ``lost`` (measured, slower), ``failed``.
-    opens_after : int or None
-        Requests of this launch after which it is opened.
-    waited_ns, retry_ns : int or None
+    waited_ns, retry_ns : int
         Of a ``late`` one: how long opening was waited for, and when it is tried again.
     note : str
         What it does otherwise than the policy asks for, and why.
@@ -75,36 +84,38 @@ class Evidence(Saved):
     physical: str = ""
     entries: tuple[str, ...] = ()
     is_demoted: bool = False
-    memory_bytes: int | None = None
-    predicted_ns: int | None = None
-    startup_ns: int | None = None
-    belief: Belief | None = None
-    latency_ns: int | None = None
-    at_ns: int | None = None
+    memory_bytes: int = 0
+    predicted_ns: int = 0
+    startup_ns: int = 0
+    belief: Belief = UNKNOWN
+    phase: Phase = ""
+    since: int = 0
+    latency_ns: int = 0
+    at_ns: int = 0
     served: int = 0
-    phase: str = ""
-    opens_after: int | None = None
-    waited_ns: int | None = None
-    retry_ns: int | None = None
+    waited_ns: int = 0
+    retry_ns: int = 0
     note: str = ""
 
     def __post_init__(self) -> None:
         Saved.__post_init__(self)
-        if self.code not in SENTENCES or self.phase not in PHASES:
-            raise ValueError(f"unknown code or phase {self.code!r}, {self.phase!r}")
+        if self.code not in SENTENCES:
+            raise ValueError(f"unknown code {self.code!r}")
+        if self.phase == "ready" and not self.is_measured:
+            raise ValueError("a device is ready once it was compared with the CPU")
 
     @property
     def is_measured(self) -> bool:
         """Whether it was compared with the CPU path, in this launch or an earlier one."""
-        return self.belief is not None and self.belief.windows > 0
+        return self.belief.windows > 0
 
     @property
     def is_remembered(self) -> bool:
         """Whether only earlier launches measured it."""
-        return self.is_measured and self.latency_ns is None
+        return self.is_measured and not self.latency_ns
 
     @property
-    def tail_ns(self) -> int | None:
+    def tail_ns(self) -> int:
         """The latency that the deadline is held against."""
         return self.at_ns or self.latency_ns
 
@@ -112,6 +123,29 @@ class Evidence(Saved):
     def label(self) -> str:
         """Device string with the device's name where it is known."""
         return f"{self.device} ({self.name})" if self.name else self.device
+
+    def ruled_out(self, policy: Policy) -> str:
+        """Return the code of what speaks against it whatever its speed; empty if nothing does."""
+        if self.code != "ok":
+            return self.code
+        if self.is_software and not policy.allow_software:
+            return "software"
+        limit = policy.max_memory_bytes
+        return "too-much-memory" if limit is not None and self.memory_bytes > limit else ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHistory(Saved):
+    """What a launch leaves for later ones about one model on one device.
+
+    `startup_ns` is what opening and compiling took, `gpu_ns` the measured latency of a request and
+    `predicted_ns` what had been predicted for it.
+    """
+
+    belief: Belief = UNKNOWN
+    startup_ns: int = 0
+    gpu_ns: int = 0
+    predicted_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +155,9 @@ class Record(Saved):
     Attributes
     ----------
     asked : str
-        ``auto`` or a device string.
+        ``auto`` or one of the candidates.
     policy : Policy
-    candidates : tuple of Evidence
+    candidates : tuple of DeviceCandidate
         Best first, as probing ordered them; the CPU is one of them.
     version, database : str
         Those of gpuedge, and of the capability database that judged the devices; may be empty.
@@ -131,68 +165,69 @@ class Record(Saved):
         Requests of this launch so far, and of earlier ones, oldest first.
     isolation : str
         ``inline`` or ``process``: where drivers live.
-    falls_back : bool
-        Whether the CPU is taken where a device asked for by name cannot be used (any more).
-    in_use : str or None
-        What answers at this moment under ``auto``: changing over takes a request, and is limited.
-        None where nothing serves yet.
-    held_ns : int
-        For how long it cannot change to another open side (`Options.switches_per_minute`).
+    in_use : str
+        What answers under ``auto``. It is left only for what is clearly better.
+    has_switched : bool
+        Whether what answers has changed before in this launch.
+    waits_ns : int or None
+        For how long what is in use goes on to answer whatever is chosen: 0 for one more request,
+        None if it does not.
     method : str
         The rules and constants in force (`METHOD`).
     """
 
     asked: str
     policy: Policy
-    candidates: tuple[Evidence, ...]
+    candidates: tuple[DeviceCandidate, ...]
     version: str
     database: str = ""
     requests: int = 0
     previous_requests: tuple[int, ...] = ()
     isolation: str = "inline"
-    falls_back: bool = False
-    in_use: str | None = None
-    held_ns: int = 0
+    in_use: str = CPU
+    has_switched: bool = False
+    waits_ns: int | None = None
     method: str = METHOD
 
     def __post_init__(self) -> None:
         Saved.__post_init__(self)
         if self.method != METHOD:
             raise ValueError(f"decided by {self.method!r}; this version has {METHOD!r}")
-        if self.in_use not in {None, CPU, *(c.device for c in self.candidates)}:
-            raise ValueError("in_use must be one of the candidates")
+        devices = {AUTO, *(candidate.device for candidate in self.candidates)}
+        if not {self.asked, self.in_use, CPU} <= devices:
+            raise ValueError("the CPU, what was asked for and what is in use must be candidates")
 
     @property
-    def cpu(self) -> Evidence:
-        """The CPU path's evidence; without any if it is not among the candidates."""
-        return next((c for c in self.candidates if c.device == CPU), Evidence(CPU))
+    def cpu(self) -> DeviceCandidate:
+        """The CPU path."""
+        return next(c for c in self.candidates if c.device == CPU)
 
     @property
     def is_late(self) -> bool:
         """Whether the CPU path misses the deadline."""
-        limit, at = self.policy.deadline_ns, self.cpu.tail_ns
-        return limit is not None and at is not None and at > limit
+        limit = self.policy.deadline_ns
+        return limit is not None and self.cpu.tail_ns > limit
 
 
-def candidates_of(report: ProbeReport) -> list[tuple[Evidence, ProbeRow]]:
+def candidates_of(report: ProbeReport) -> list[tuple[DeviceCandidate, ProbeRow]]:
     """Return what probing found: usable devices, best first, then everything else it tried."""
     rows = [*report.devices, *(row for row in report.tried if row.status != "ok")]
-    return [(_evidence(row), row) for row in rows if row.device != CPU]
+    return [(_candidate(row), row) for row in rows if row.device != CPU]
 
 
-def _evidence(row: ProbeRow) -> Evidence:
+def _candidate(row: ProbeRow) -> DeviceCandidate:
     code = "ok" if row.status == "ok" else row.code
     if code not in SENTENCES or (code == "ok") != (row.status == "ok"):
         code = "open-failed"  # a report of another version: its sentence still says what happened
-    found = row.restrictions.get("entries") or row.evidence.get("entries")
+    entries = row.restrictions.get("entries") or row.evidence.get("entries")
     listed = [
         e if isinstance(e, Mapping) else {"id": e}
-        for e in (found if isinstance(found, (list, tuple)) else ())
+        for e in (entries if isinstance(entries, (list, tuple)) else ())
     ]
     # an entry that a probe showed not to apply is cleared; untested ones are in force
-    entries = tuple(str(e["id"]) for e in listed if e.get("id") and e.get("outcome") != "cleared")
-    return Evidence(
+    in_force = tuple(str(e["id"]) for e in listed if e.get("id") and e.get("outcome") != "cleared")
+    return DeviceCandidate(
         row.device, code, "" if code == "ok" else row.reason, row.name, row.is_software,
-        physical=row.physical, entries=entries,
+        physical=row.physical, entries=in_force,
         is_demoted=row.restrictions.get("is_demoted") is True,
     )  # fmt: skip

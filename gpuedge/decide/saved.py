@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.text import plain
@@ -58,6 +58,8 @@ def _hints(cls: Any) -> dict[str, Any]:
 def _checked(name: str, hint: Any, value: Any) -> Any:
     """Return a value as a field of this type holds it. Text becomes text of one line."""
     origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal and value in inner:
+        return value
     if origin is UnionType:
         return value if value is None else _checked(name, inner[0], value)
     if origin is tuple and isinstance(value, (tuple, list)):

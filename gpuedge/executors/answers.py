@@ -19,12 +19,13 @@ import numpy as np
 
 from gpuedge.core.dtypes import BYTES
 from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
+from gpuedge.core.record import Record, plain, read_each
 from gpuedge.executors.products import FOREIGN, ByteProduct
 from gpuedge.graph.contrib import MICROSOFT
 from gpuedge.graph.ir import OPSET, Array, Graph, Node, type_of
 from gpuedge.graph.writer import to_bytes
 from gpuedge.safety import machine, paths
-from gpuedge.safety.store import is_number, load_sealed, update_sealed
+from gpuedge.safety.store import load_sealed, update_sealed
 
 FILE = "answers.json"
 SCHEMA = "gpuedge.answers/1"
@@ -39,6 +40,15 @@ class Answers(NamedTuple):
 
     wrong: frozenset[ByteProduct]
     asked: int
+
+
+class KeptAnswers(Record):
+    """What the file holds of one kernel: rows of `ByteProduct`, when the answers were asked for."""
+
+    wrong: tuple[tuple[str, str, str, bool], ...]
+    asked: float
+    kernel: str
+    when: float
 
 
 # --- the cases -----------------------------------------------------------------------------------
@@ -223,16 +233,15 @@ def answers(kernel: str, load: Load) -> Answers:
         path = paths.cache_dir() / FILE
     except GpuEdgeError:  # of a setting, which whoever needs the folder says
         return ask(load)
-    known = _entries(load_sealed(path, SCHEMA)).get(key)
+    known = _kept(load_sealed(path, SCHEMA)).get(key)
     if known is not None:
-        return _read(known)
+        return Answers(frozenset(ByteProduct(*row) for row in known.wrong), int(known.asked))
     found = ask(load)
-    entry = {"wrong": sorted(map(list, found.wrong)), "asked": found.asked,
-             "kernel": kernel, "when": time.time()}  # fmt: skip
+    told = KeptAnswers(tuple(sorted(found.wrong)), found.asked, kernel, time.time())
 
     def merged(body: dict[str, Any]) -> dict[str, Any]:
-        newest = sorted(_entries(body).items(), key=lambda e: float(e[1]["when"]), reverse=True)
-        return {"entries": {key: entry, **dict(newest[: MAX_ENTRIES - 1])}}
+        newest = sorted(_kept(body).items(), key=lambda e: e[1].when, reverse=True)
+        return {"entries": plain({key: told, **dict(newest[: MAX_ENTRIES - 1])})}
 
     update_sealed(path, SCHEMA, merged)
     return found
@@ -252,23 +261,6 @@ def _key(kernel: str, load: Load) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _entries(body: Mapping[str, Any] | None) -> dict[str, Any]:
+def _kept(body: Mapping[str, Any] | None) -> dict[str, KeptAnswers]:
     """Return the entries of a file that can be used; a seal proves no author."""
-    entries = (body or {}).get("entries")
-    found = entries.items() if isinstance(entries, dict) else ()
-    return {key: entry for key, entry in found if _fits(entry)}
-
-
-def _fits(entry: object) -> bool:
-    if not isinstance(entry, dict) or not isinstance(entry.get("wrong"), list):
-        return False
-    numbers = is_number(entry.get("when")) and is_number(entry.get("asked"))
-    return numbers and all(map(_is_product, entry["wrong"]))
-
-
-def _is_product(row: object) -> bool:
-    return isinstance(row, list) and [type(v) for v in row] == [str, str, str, bool]
-
-
-def _read(entry: Mapping[str, Any]) -> Answers:
-    return Answers(frozenset(ByteProduct(*row) for row in entry["wrong"]), int(entry["asked"]))
+    return read_each(KeptAnswers, (body or {}).get("entries"))

@@ -28,17 +28,15 @@ from gpuedge.core.errors import (
     DeviceLostError,
     DeviceTimeoutError,
 )
+from gpuedge.core.record import UnfitError, checked, plain
 from gpuedge.isolation.messages import (
     HEADER,
     MAX_REPLY,
-    FrameError,
-    caps_from_record,
-    error_from_record,
-    info_to_record,
+    RaisedError,
+    Reply,
     pack,
     parse,
     sizes,
-    take_counts,
 )
 from gpuedge.isolation.shared import ALIGNMENT, CONTROL, NOTHING, TOTAL, Arena
 from gpuedge.safety import interpreter
@@ -206,14 +204,14 @@ class WorkerClient:
     def open(self, deadline_s: float) -> Caps:
         """Have the device opened; return what it can do. Raises DeviceError."""
         request = {
-            "device": info_to_record(self._info), "deadline_s": deadline_s,
+            "device": plain(self._info), "deadline_s": deadline_s,
             "share": self.arena.fd, "life": self._its_life,
         }  # fmt: skip
         reply = self._exchange(request, b"", (), (), deadline_s)
-        try:
-            return caps_from_record(reply.get("caps"))
-        except FrameError as error:
-            raise self._nonsense(error) from None
+        caps: Caps | None = reply.get("caps")
+        if caps is None:
+            raise self._nonsense("without caps")
+        return caps
 
     # --- shared memory --------------------------------------------------------------------------
 
@@ -284,20 +282,23 @@ class WorkerClient:
         try:
             self._send(pack(self._sequence, body, code), begin_s)
             reply = self._reply(batch, limits, begin_s)
-            error = error_from_record(reply["error"]) if "error" in reply else None
-            if "counters" in reply or error is None:
-                take_counts(reply.get("counters"), self._counters)
+            error: RaisedError | None = reply.get("error")
+            if reply.get("counters") is not None:
+                for name, count in reply["counters"].items():
+                    setattr(self._counters, name, count)
+            elif error is None:
+                raise UnfitError("without counters")
         except WorkerSilentError:
             raise self._hung(_where(batch, self.arena.noted(len(batch)))) from None
         except WorkerEndedError:
             raise self._died(batch, self.arena.noted(len(batch))) from None
-        except FrameError as nonsense:
-            raise self._nonsense(nonsense) from None
+        except UnfitError as nonsense:
+            raise self._nonsense(str(nonsense)) from None
         except BaseException:  # an interrupt: its answer would be taken for the next one's
             self._end("the call was interrupted")
             raise
         if error is not None:
-            raise error
+            raise error.error
         return reply
 
     def _reply(
@@ -352,18 +353,21 @@ class WorkerClient:
                 raise WorkerEndedError(str(error)) from None
 
     def _receive(self, seconds: float) -> dict[str, Any] | None:
-        """Return the reply, None if there is none in time. Raises WorkerEndedError, FrameError."""
+        """Return the fields of a `Reply`, None if there is none in time.
+
+        Raises WorkerEndedError, UnfitError.
+        """
         until = time.monotonic() + seconds
         while True:
             if len(self._got) >= HEADER.size:
                 sequence, text, extra = sizes(bytes(self._got[: HEADER.size]), MAX_REPLY)
                 end = HEADER.size + text
                 if extra or sequence != self._sequence or len(self._got) > end:
-                    raise FrameError("it is not the reply to this request alone")
+                    raise UnfitError("it is not the reply to this request alone")
                 if len(self._got) == end:
                     body = bytes(self._got[HEADER.size :])
                     self._got.clear()
-                    return parse(body)
+                    return checked(Reply, parse(body))
             if not self._ready(self._from, select.POLLIN, until):
                 return None
             chunk = os.read(self._from, CHUNK)
@@ -446,9 +450,9 @@ class WorkerClient:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return " | ".join(lines[-MAX_LINES:])[-MAX_WORDS:]
 
-    def _nonsense(self, error: FrameError) -> DeviceError:
+    def _nonsense(self, why: str) -> DeviceError:
         self._is_outside = False
-        self._end(f"its worker answered nonsense ({error}) and was ended")
+        self._end(f"its worker answered nonsense ({why}) and was ended")
         return self._lost_error(self._lost or "")
 
     def _lost_error(self, why: str) -> DeviceError:

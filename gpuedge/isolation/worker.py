@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import select
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpuedge import backends
 from gpuedge.backends.base import Binding, Dispatch, Usage
+from gpuedge.core.driver import DeviceInfo
 from gpuedge.core.kernel import KernelBlob
+from gpuedge.core.record import plain, read
 from gpuedge.core.storage import Storage
 from gpuedge.isolation.messages import (
     HEADER,
     MAX_REQUEST,
-    counts_of,
-    error_to_record,
-    info_from_record,
+    RaisedError,
     pack,
     parse,
     sizes,
@@ -60,10 +57,10 @@ class Pipe:
             raise EOFError
         return taken
 
-    def write(self, sequence: int, body: dict[str, Any]) -> None:
+    def write(self, sequence: int, reply: dict[str, Any]) -> None:
         """Send a reply. Raises EOFError where the application is gone."""
         try:
-            self._to.write(pack(sequence, body))
+            self._to.write(pack(sequence, reply))
             self._to.flush()
         except OSError:
             raise EOFError from None
@@ -96,8 +93,8 @@ class Worker:
                     self._calls[verb](*args)
             self.arena.note(position + 1)
         except Exception as error:
-            reply["error"] = error_to_record(error)
-        return {**reply, "counters": counts_of(self.device.counters)}
+            reply["error"] = plain(RaisedError.of(error))
+        return {**reply, "counters": self.device.counters.snapshot()}
 
     def _alloc(self, number: int, nbytes: int, usage: str, storage: list[Any]) -> None:
         self._things[number] = self.device.alloc(nbytes, Usage(usage), Storage(*storage))
@@ -148,19 +145,18 @@ def main() -> int:
     """Open the device that the first frame names, and serve until told to close."""
     pipe = Pipe()
     sequence, request, _ = pipe.read()
-    contain(request["deadline_s"])
-    faulthandler.cancel_dump_traceback_later()  # a probe's child has no other to end it
-    end_with(request["life"])
+    contain(request["deadline_s"], request["life"])
+    faulthandler.cancel_dump_traceback_later()  # that is the client's affair from here on
     arena = Arena(request["share"])
     os.set_inheritable(arena.fd, False)
     arena.note(0)
     try:
-        info = info_from_record(request["device"])
+        info = read(DeviceInfo, request["device"])
         device = backends.load(info.candidate.backend).open(info)
     except Exception as error:
-        pipe.write(sequence, {"error": error_to_record(error)})
+        pipe.write(sequence, {"error": plain(RaisedError.of(error))})
         return 0
-    opened = {"caps": device.caps.to_dict(), "counters": counts_of(device.counters)}
+    opened = {"caps": device.caps.to_dict(), "counters": device.counters.snapshot()}
     pipe.write(sequence, opened)
     with suppress(EOFError):
         serve(pipe, Worker(device, arena))
@@ -169,39 +165,12 @@ def main() -> int:
 
 
 def serve(pipe: Pipe, worker: Worker) -> None:
-    """Do what frames say until one of them says to close. Raises EOFError, FrameError."""
+    """Do what frames say until one of them says to close. Raises EOFError, UnfitError."""
     while True:
         sequence, body, code = pipe.read()
         if "close" in body:
             return
         pipe.write(sequence, worker.work(body, code))
-
-
-def end_with(life: int) -> None:
-    """End this process when the other end of a pipe is closed: when the application is gone.
-
-    On Linux the kernel does it, with a signal that cannot be blocked, whatever a driver is doing.
-    Elsewhere a thread does, which a driver can keep waiting by holding Python's lock.
-    """
-    os.set_inheritable(life, False)
-    try:
-        import fcntl
-
-        fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())  # what drivers started ends too
-        fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
-    except (AttributeError, OSError):
-        threading.Thread(target=_wait_for_end, args=(life,), daemon=True).start()
-    poll = select.poll()
-    poll.register(life, select.POLLIN)
-    if poll.poll(0):  # it was gone before
-        os._exit(1)
-
-
-def _wait_for_end(life: int) -> None:
-    with suppress(OSError):
-        os.read(life, 1)
-    os._exit(1)
 
 
 if __name__ == "__main__":

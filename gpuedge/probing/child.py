@@ -25,11 +25,11 @@ from gpuedge.probing.protocol import (
     FAILED,
     RUNS,
     STATUS_OF,
-    EventChannel,
     reason_of,
     trace,
     verdict,
 )
+from gpuedge.safety.channel import EventChannel
 from gpuedge.safety.contain import contain
 
 if TYPE_CHECKING:

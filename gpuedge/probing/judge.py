@@ -24,15 +24,16 @@ database requires is tried again without that test, under the entry's restrictio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
-from gpuedge.probing.protocol import HARDER_RUNS, ROBBED, RUNS, STEPS, Event
+from gpuedge.probing.protocol import HARDER_RUNS, RUNS, STEPS, DeviceTold
 from gpuedge.probing.report import MOST_NAME, ProbeRow, driver_row
+from gpuedge.safety.channel import ROBBED, Event
 from gpuedge.safety.child import CLEAN, Ending
 
 OURS = {"start", "prepare"}
@@ -154,7 +155,7 @@ def judge(candidate: Candidate, transcript: Transcript) -> tuple[list[ProbeRow],
     rows: list[ProbeRow] = []
     pending: list[ProbeRow] = []
     for device in listed["devices"]:
-        index = device["index"]
+        index = device.index
         if index in transcript.skipped:
             continue
         if index in results and not (late and results[index]["status"] == "ok"):
@@ -229,7 +230,7 @@ def _row(
     candidate: Candidate,
     transcript: Transcript,
     verdict: Event,
-    device: Mapping[str, Any] | None = None,
+    device: DeviceTold | None = None,
 ) -> ProbeRow:
     evidence: dict[str, Any] = dict(verdict.get("evidence") or {})
     status, code = verdict["status"], verdict["code"]
@@ -246,13 +247,13 @@ def _row(
     if device is None:
         return row
     listed = transcript.first("devices") or {}
-    identity = dict(device["identity"])
+    identity = dict(device.identity)
     return row.replace(
         name=plain(str(identity.get("name") or row.name), MOST_NAME),
         identity=identity,
-        is_software=device["is_software"],
-        index=device["index"],
-        model=plain(device.get("model") or "", MOST_NAME),
+        is_software=device.is_software,
+        index=device.index,
+        model=plain(device.model or "", MOST_NAME),
         database=plain(listed.get("database") or "", MOST_NAME),
     )
 

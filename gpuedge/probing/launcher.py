@@ -37,15 +37,13 @@ from gpuedge.capdb.identity import families
 from gpuedge.probing import child as child_module
 from gpuedge.probing import kat, quirks, run
 from gpuedge.probing.judge import BUDGET_S, LevelResult, Transcript, parts
-from gpuedge.probing.protocol import read_events
+from gpuedge.probing.protocol import EVENTS
 from gpuedge.probing.report import ProbeRow
-from gpuedge.safety import child, interpreter, paths
+from gpuedge.safety import child, interpreter
+from gpuedge.safety.channel import Event, EventChannel, EventReader
 from gpuedge.safety.child import Child, Ending
 from gpuedge.safety.contain import reset_signals
 from gpuedge.safety.watchdog import Activity
-
-MAX_RESULT_BYTES = 4 << 20
-"""A result file larger than this is a driver's doing; the rest is not read."""
 
 MIN_RETRY_S = 0.3
 """With less time than this left no further child is started: it could not even import numpy."""
@@ -75,8 +73,6 @@ ORPHAN_S = 1.0
 OWN_START = ("LD_", "DYLD_", "GLIBC_", "MALLOC_", "PYTHON")
 """Variables that a process reads when it starts: a fork would not notice them."""
 
-_PDEATHSIG = 1
-
 
 def main() -> int:
     """Do the request on standard input. Returns the exit status."""
@@ -102,8 +98,7 @@ class Launcher:
         self.command = request["command"] or interpreter.command("gpuedge.probing.child") or ()
         self.folder = Path(request["folder"])
         self.can_fork = sys.platform == "linux" and request["command"] is None
-        self._token = request["token"]
-        self._rows = os.open(self.folder / "rows", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._rows = EventChannel(self.folder / "rows", request["token"])
         self._candidates = [Candidate(**record) for record in request["candidates"]]
         self._poll: Any = None
         if sys.platform != "win32":
@@ -156,8 +151,8 @@ class Launcher:
 
     def _say(self, verdicts: Sequence[tuple[int, list[ProbeRow]]]) -> None:
         for at, rows in verdicts:
-            record = {"token": self._token, "at": at, "rows": [row.to_dict() for row in rows]}
-            os.write(self._rows, json.dumps(record).encode() + b"\n")
+            self._rows.turn(at)
+            self._rows.send("rows", rows=[row.to_dict() for row in rows])
 
 
 def group(candidates: Sequence[Candidate]) -> list[list[int]]:
@@ -234,7 +229,6 @@ class DriverProbe:
         folder = self._folder / str(self._attempts)
         folder.mkdir(parents=True, mode=0o700)
         result, output = folder / "result", folder / "output"
-        result.touch(mode=0o600)
         token = secrets.token_hex(16)
         request = {
             "token": token, "result": str(result), "ends": self._launcher.ends,
@@ -242,11 +236,12 @@ class DriverProbe:
         }  # fmt: skip
         env = levels[0].candidate.env
         if self._launcher.can_fork and not any(name.startswith(OWN_START) for name in env):
-            pid = os.fork()
-            if pid == 0:
-                _settle(output, env, folder)
+            forked = Child.fork(output)
+            if forked is None:
+                os.environ.update(env)
+                os.chdir(folder)
                 return request
-            one = Child.of_fork(pid, output)
+            one = forked
         else:
             data = json.dumps(request).encode() + b"\n"
             environ = {**os.environ, **env}
@@ -276,8 +271,8 @@ class Running:
         self.activity = Activity(one.pid)
         self.is_late = False
         self._is_stalled = False
-        self._token, self._result = token, result
-        self._size = 0
+        self._reader = EventReader(result, token, EVENTS)
+        self._events: list[Event] = []
         self._start = time.monotonic()
 
     def has_ended(self, patience_s: float) -> bool:
@@ -285,11 +280,10 @@ class Running:
 
         Time is the processor's: what it waits for one is not its own.
         """
-        with suppress(OSError):
-            size = self._result.stat().st_size
-            if size != self._size:
-                self._size = size
-                self.activity.touch()
+        before = self._reader.size
+        self._events += self._reader.take()
+        if self._reader.size != before:
+            self.activity.touch()
         self.child.trim()
         if self.child.has_ended():
             return True
@@ -304,14 +298,10 @@ class Running:
         ending = self.child.end()
         if self.is_late and (ending.how, ending.code) == ("signal", signal.SIGKILL):
             ending = Ending("deadline")  # the kill was ours
-        try:
-            data = paths.read_start(self._result, MAX_RESULT_BYTES)
-        except OSError:
-            data = b""
-        events, junk = read_events(data, self._token)
+        self._events += self._reader.take(is_over=True)
         took = time.monotonic() - self._start
         return Transcript(
-            events, junk, ending, self.child.tail(), took, deadline_s=given_s,
+            self._events, self._reader.junk, ending, self.child.tail(), took, deadline_s=given_s,
             idle_s=idle_s, cpu_s=self.activity.used_s, is_stalled=self._is_stalled,
         )  # fmt: skip
 
@@ -329,22 +319,6 @@ def _prepared() -> bool:
         return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208  (a count)
     except OSError:
         return threading.active_count() == 1
-
-
-def _settle(output: Path, environ: Any, folder: Path) -> None:
-    """Make a fork the same as a process started by itself."""
-    os.setsid()
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died meanwhile
-        os.kill(os.getpid(), signal.SIGKILL)
-    null = os.open(os.devnull, os.O_RDONLY)
-    said = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for fd, at in ((null, 0), (said, 1), (said, 2)):
-        os.dup2(fd, at, inheritable=True)
-    os.closerange(3, max(null, said) + 1)
-    os.environ.update(environ)
-    os.chdir(folder)
 
 
 def _leave() -> None:

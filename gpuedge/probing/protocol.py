@@ -1,18 +1,14 @@
-"""What a probe's child tells the launcher: one JSON line per event, in a private file.
+"""What a probe's child tells the launcher, and the launcher the application: events and fields.
 
-Each line carries the request's token. Every step is told before it is taken, so that a crash or a
-hang can be attributed, and every device's result as it comes. Standard output is not used: drivers
-write there. They may write into the file, too, so what is read is checked field by field.
+Every step is told before it is taken, so that a crash or a hang can be attributed, and every
+device's result as it comes (`gpuedge.safety.channel`).
 """
 
 from __future__ import annotations
 
-import json
-import os
-import time
 import traceback
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from gpuedge.core.errors import (
     BackendUnavailableError,
@@ -20,10 +16,11 @@ from gpuedge.core.errors import (
     DeviceTimeoutError,
     OutOfMemoryError,
 )
+from gpuedge.core.identity import Identity
 from gpuedge.core.reasons import SENTENCES, STATUSES, Reason
-from gpuedge.probing.report import IDENTITY, RESTRICTIONS, fits
-
-Event = Mapping[str, Any]
+from gpuedge.core.record import Record
+from gpuedge.probing.report import ProbeRow, RestrictionFields
+from gpuedge.safety.channel import Told
 
 STEPS: Final = {
     "start": "before the driver was loaded",
@@ -50,9 +47,6 @@ HARDER_RUNS = 16
 """The same on a second attempt: a device that is wrong in one run of ten passes two of them four
 times in five, and sixteen once in five."""
 
-ROBBED = 70
-"""Exit status of a child whose files a driver closed."""
-
 STATUS_OF: Final = {
     "ok": "ok",
     "deadline": "timeout",
@@ -63,84 +57,73 @@ STATUS_OF: Final = {
 }
 """Status of each reason code the child can give; every other code is ``broken``."""
 
-_ANY = {"when": (float, None), "cpu": (float, None), "at": (int, None)}
-_VERDICT = {
-    "status": frozenset(STATUSES),
-    "code": frozenset(SENTENCES),
-    "caps": (dict, None),
-    "evidence": (dict, None),
-    "restrictions": (RESTRICTIONS, None),
-    "seconds": (float, None),
-}
-_DEVICE = {
-    "index": int,
-    "identity": IDENTITY,
-    "is_software": bool,
-    "model": (str, None),
-}
-EVENTS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "step": {**_ANY, "step": frozenset(STEPS)},
-    "devices": {**_ANY, "database": (str, None), "devices": [_DEVICE]},
-    "demand": {**_ANY, "index": int, "entries": [str]},
-    "device": {**_ANY, "index": int, **_VERDICT},
-    "failed": {**_ANY, **_VERDICT},
-    "done": _ANY,
-}
-"""The events, and the shapes of their fields (`gpuedge.probing.report.fits`)."""
+
+class StepTold(Told):
+    """The step that is about to be taken, on the device of that number."""
+
+    step: Annotated[str, STEPS]
+    index: int | None
 
 
-class EventChannel:
-    """The private result file, open for appending; `at` is the candidate whose turn it is.
+class DeviceTold(Record):
+    """A device that a driver listed."""
 
-    A driver that closes descriptors which are not its own would rob the application of its files,
-    or have it write into others. Here it robs this class, which ends the process.
-    """
-
-    def __init__(self, path: str, token: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-        self._file = os.fstat(self._fd)
-        self._token = token
-        self._last: tuple[str, int | None] | None = None
-        self._begin = time.monotonic()
-        self.at = 0
-
-    def turn(self, at: int) -> None:
-        """Go on to another candidate."""
-        self.at, self._last = at, None
-
-    def send(self, event: str, **fields: Any) -> None:
-        """Write one event; it survives the process from here on."""
-        try:
-            is_own = os.path.samestat(os.fstat(self._fd), self._file)
-        except OSError:
-            is_own = False
-        if not is_own:
-            os._exit(ROBBED)
-        when, cpu = round(time.monotonic() - self._begin, 6), round(time.process_time(), 6)
-        own = {"token": self._token, "event": event, "at": self.at, "when": when, "cpu": cpu}
-        record = {**own, **fields}
-        os.write(self._fd, json.dumps(record).encode() + b"\n")
-
-    def step(self, name: str, index: int | None = None) -> None:
-        """Announce the step about to be taken."""
-        if (name, index) != self._last:
-            self._last = (name, index)
-            self.send("step", step=name, index=index)
+    index: int
+    identity: Annotated[Mapping[str, Any], Identity]
+    is_software: bool
+    model: str | None = None
 
 
-def read_events(data: bytes, token: str) -> tuple[list[Event], int]:
-    """Return the events that carry `token`, and how many lines are none."""
-    events: list[Event] = []
-    lines = [line for line in data.split(b"\n") if line.strip()]
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        is_ours = fits(event, {"event": frozenset(EVENTS)}) and event.get("token") == token
-        if is_ours and fits(event, EVENTS[event["event"]]):
-            events.append(event)
-    return events, len(lines) - len(events)
+class DevicesTold(Told):
+    """All devices of a driver, and the database that they were looked up in."""
+
+    devices: tuple[DeviceTold, ...]
+    database: str | None = None
+
+
+class DemandTold(Told):
+    """The entries whose required tests run from here on."""
+
+    index: int
+    entries: tuple[str, ...]
+
+
+class FailureTold(Told):
+    """What came of a driver that listed no device."""
+
+    status: Annotated[str, STATUSES]
+    code: Annotated[str, SENTENCES]
+    detail: str = ""
+    evidence: Mapping[str, Any] = {}
+
+
+class VerdictTold(Told):
+    """What came of a device."""
+
+    index: int
+    status: Annotated[str, STATUSES]
+    code: Annotated[str, SENTENCES]
+    detail: str = ""
+    evidence: Mapping[str, Any] = {}
+    caps: Mapping[str, Any] = {}
+    restrictions: Annotated[Mapping[str, Any], RestrictionFields] = {}
+    seconds: float | None = None
+
+
+class RowsTold(Told):
+    """The rows of a candidate."""
+
+    rows: tuple[ProbeRow, ...]
+
+
+EVENTS: Final[Mapping[str, type[Told]]] = {
+    "step": StepTold, "devices": DevicesTold, "demand": DemandTold, "device": VerdictTold,
+    "failed": FailureTold, "done": Told,
+}  # fmt: skip
+"""The events of a child, and their fields."""
+
+ROWS: Final[Mapping[str, type[Told]]] = {"rows": RowsTold}
+"""The events of the launcher."""
 
 
 def reason_of(error: Exception, fallback: str) -> Reason:

@@ -6,15 +6,15 @@ Plain data: nothing here starts a process, loads a driver or imports numpy.
 from __future__ import annotations
 
 from gpuedge.core.errors import InputError
+from gpuedge.core.identity import Identity
 from gpuedge.core.reasons import STATUSES
-from gpuedge.core.record import Record
+from gpuedge.core.record import Record, UnfitError, checked, read
 from gpuedge.core.text import plain
-from gpuedge.safety.store import is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
+    from typing import Annotated, Any
 
     from gpuedge.core.driver import Candidate, DeviceInfo
 
@@ -26,6 +26,28 @@ MOST_NAME = 200
 """Characters that are kept of a driver's name."""
 
 HOW_TO_REFRESH = "cached; gpuedge.probe(refresh=True) tries it again"
+
+
+class RestrictionFields(Record):
+    """The fields of `gpuedge.capdb.Restrictions.to_dict`."""
+
+    IS_OPEN = True
+
+    levels: tuple[str, ...] = ()
+    is_backend_off: bool = False
+    features: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    storages: tuple[str, ...] = ()
+    limits: Mapping[str, int] = {}
+    is_demoted: bool = False
+    entries: tuple[str, ...] = ()
+
+
+def _identity(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Check the identity of a device; empty where none was reached."""
+    if fields:
+        checked(Identity, fields)
+    return fields
 
 
 class ProbeRow(Record):
@@ -77,13 +99,15 @@ class ProbeRow(Record):
         Version and digest of the database that was asked; empty where no device was reached.
     """
 
+    IS_OPEN = True
+
     device: str
     backend: str
-    status: str
+    status: Annotated[str, STATUSES]
     code: str
     reason: str
     name: str = ""
-    identity: Mapping[str, Any] = {}
+    identity: Annotated[Mapping[str, Any], _identity] = {}
     is_software: bool | None = None
     caps: Mapping[str, Any] = {}
     key: str = ""
@@ -96,7 +120,7 @@ class ProbeRow(Record):
     model: str = ""
     physical: str = ""
     route: int | None = None
-    restrictions: Mapping[str, Any] = {}
+    restrictions: Annotated[Mapping[str, Any], RestrictionFields] = {}
     database: str = ""
 
     @property
@@ -145,7 +169,6 @@ class ProbeRow(Record):
         if self.index is None:
             raise InputError(f"{self.device} reached no device: {self.reason}.")
         from gpuedge.core.driver import Candidate, DeviceInfo
-        from gpuedge.core.identity import Identity
 
         return DeviceInfo(
             Candidate(self.backend, self.key, self.fingerprint, dict(self.env)),
@@ -163,17 +186,13 @@ class ProbeRow(Record):
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> ProbeRow:
         """Rebuild a row from `to_dict`; unknown keys are ignored. Raises InputError."""
-        if not isinstance(record, dict):
-            record = {}
-        given = {name: record[name] for name in cls._fields if name in record}
-        for name in cls._fields:
-            known = given.get(name, getattr(cls, name, None))
-            if not fits(known, ROW[name]):
-                raise InputError(
-                    f"A row of the probe report has no {name} that can be used.",
-                    known=f"{name} is {_shown(known)}",
-                )
-        return cls(**given)
+        try:
+            return read(cls, record)
+        except UnfitError as error:
+            raise InputError(
+                f"A row of the probe report has no {error.field or 'device'} that can be used.",
+                known=str(error),
+            ) from None
 
     def __repr__(self) -> str:
         return f"<ProbeRow {self.device} {self.status} {self.name!r}>"
@@ -189,71 +208,6 @@ def driver_row(candidate: Candidate, status: str, code: str, reason: str, **more
     }  # fmt: skip
     backend = candidate.backend
     return ProbeRow(backend, backend, status, code, reason, **{**known, **more})
-
-
-def fits(value: object, shape: Any) -> bool:
-    """Say whether a value read from JSON has a shape.
-
-    A shape is a type, a tuple of shapes (any of them), a list of one (of any length), a frozenset
-    (one of these words), or a dict of shapes by name. Of a dict, what is missing counts as None and
-    other names do not matter; ``{str: shape}`` may have any names. A `float` is finite.
-
-    >>> fits({"a": [1, 2]}, {"a": [int], "b": (str, None)}), fits(True, int)
-    (True, False)
-    """
-    if isinstance(shape, tuple):
-        kind = None if value is None else type(value)
-        return (kind in shape and kind is not float) or any(fits(value, one) for one in shape)
-    if isinstance(shape, list):
-        return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
-    if isinstance(shape, frozenset):
-        return isinstance(value, str) and value in shape
-    if isinstance(shape, dict):
-        each = shape.get(str)
-        return isinstance(value, dict) and all(
-            fits(value.get(name), each or shape[name]) for name in (value if each else shape)
-        )
-    return is_number(value) if shape is float else value is shape or type(value) is shape
-
-
-IDENTITY = {
-    **dict.fromkeys(("vendorID", "deviceID", "driverVersion", "driverID"), (int, None)),
-    **dict.fromkeys(("api", "name", "os", "apiVersion", "driverName", "driverInfo"), (str, None)),
-    **dict.fromkeys(("device_type", "deviceUUID", "backend"), (str, None)),
-    **dict.fromkeys(("GL_VENDOR", "GL_RENDERER", "GL_VERSION"), (str, None)),
-}
-"""The shape of `Identity.to_dict`, or of nothing."""
-
-RESTRICTIONS = {
-    **dict.fromkeys(("levels", "features", "kernels", "storages", "entries"), ([str], None)),
-    **dict.fromkeys(("is_backend_off", "is_demoted"), (bool, None)),
-    "limits": ({str: int}, None),
-}
-"""The shape of `Restrictions.to_dict`, or of nothing."""
-
-_SHAPES = {
-    "str": str, "bool": bool, "bool | None": (bool, None), "int | None": (int, None),
-    "float | None": (float, None), "Mapping[str, Any]": dict, "Mapping[str, str]": {str: str},
-}  # fmt: skip
-ROW: dict[str, Any] = {
-    **{name: _SHAPES[kind] for name, kind in ProbeRow.__annotations__.items()},
-    "status": frozenset(STATUSES),
-    "identity": IDENTITY,
-    "restrictions": RESTRICTIONS,
-}
-"""The shape of `ProbeRow.to_dict`, from its annotations."""
-
-REPORT = {
-    "schema": frozenset({SCHEMA}), "tried": list, "version": str, "seconds": float,
-}  # fmt: skip
-"""The shape of `ProbeReport.to_dict`, but for its rows."""
-
-
-def _shown(value: object) -> str:
-    try:
-        return plain(repr(value))
-    except (ValueError, RecursionError):  # a whole number or a nesting too long to print
-        return type(value).__name__
 
 
 def _kind(row: ProbeRow) -> int:
@@ -273,6 +227,9 @@ class ProbeReport(Record):
     seconds : float
         How long `probe()` took.
     """
+
+    SCHEMA = SCHEMA
+    IS_OPEN = True
 
     tried: tuple[ProbeRow, ...]
     version: str
@@ -347,16 +304,14 @@ class ProbeReport(Record):
         InputError (GE-203)
             The record is not a probe report, or of a version this gpuedge does not read.
         """
-        record = {"version": "", "seconds": 0.0, **(record if isinstance(record, dict) else {})}
-        for name, shape in REPORT.items():
-            if not fits(record.get(name), shape):
-                raise InputError(
-                    "This is not a probe report.",
-                    known=f"its {name} is {_shown(record.get(name))}; this version reads {SCHEMA}",
-                    hint="make one with: gpuedge probe --json > report.json",
-                )
-        rows = tuple(map(ProbeRow.from_dict, record["tried"]))
-        return cls(rows, record["version"], float(record["seconds"]))
+        try:
+            return read(cls, record)
+        except UnfitError as error:
+            raise InputError(
+                "This is not a probe report.",
+                known=f"{error}; this version reads {SCHEMA}",
+                hint="make one with: gpuedge probe --json > report.json",
+            ) from None
 
     def __str__(self) -> str:
         from gpuedge.probing import show

@@ -21,10 +21,11 @@ from tempfile import mkdtemp
 from typing import Any
 
 from gpuedge.backends.base import Candidate
-from gpuedge.core.errors import InputError
 from gpuedge.probing.judge import without_child
-from gpuedge.probing.report import ProbeRow, fits
-from gpuedge.safety import child, interpreter, paths
+from gpuedge.probing.protocol import ROWS
+from gpuedge.probing.report import ProbeRow
+from gpuedge.safety import child, interpreter
+from gpuedge.safety.channel import EventReader
 from gpuedge.safety.child import Child, Ending
 
 COMMAND: tuple[str, ...] | None = None
@@ -36,9 +37,6 @@ LATE_S = 0.07
 STOP_S = 5.0
 """How long a launcher that is told to stop gets to end its children; on an idle machine it takes
 some milliseconds. Children of one that is killed before that would live on until the deadline."""
-
-MAX_BYTES = 16 << 20
-"""The rows of one probe are no longer than this."""
 
 PREFIX, STALE_S = "gpuedge-probe-", 86_400.0
 """Of the private folders; no probe lasts a day."""
@@ -119,7 +117,8 @@ def _launched(
         if is_early and one.stdin is not None:
             one.stdin.close()
         ending = one.end(STOP_S if is_early else 0.0)
-    found = _read(folder / "rows", request["token"])
+    rows = EventReader(folder / "rows", request["token"], ROWS).take(is_over=True)
+    found = {event["at"]: list(event["rows"]) for event in rows}
     if ending.how == "deadline" or ending == child.CLEAN:
         return found, Ending("deadline")
     if not found:
@@ -136,18 +135,6 @@ def load_database() -> None:
     database.load()
     capdb.load()
     capdb.load_names()
-
-
-def _read(path: Path, token: str) -> dict[int, list[ProbeRow]]:
-    """Return the rows that the launcher wrote."""
-    found: dict[int, list[ProbeRow]] = {}
-    with suppress(OSError):
-        for line in paths.read_start(path, MAX_BYTES).split(b"\n"):
-            with suppress(ValueError, RecursionError, InputError):
-                record = json.loads(line)
-                if fits(record, {"at": int, "rows": [dict]}) and record.get("token") == token:
-                    found[record["at"]] = [ProbeRow.from_dict(row) for row in record["rows"]]
-    return found
 
 
 def _sweep(own: Path) -> None:

@@ -15,7 +15,8 @@ import os
 from gpuedge.core import config
 from gpuedge.core.errors import DatabaseError, InputError
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.probing.report import ProbeRow, fits
+from gpuedge.core.record import Record, plain, read_each
+from gpuedge.probing.report import ProbeRow
 from gpuedge.safety import databases, machine
 from gpuedge.safety.store import load_sealed, update_sealed
 
@@ -120,6 +121,16 @@ def lifetime(rows: Collection[ProbeRow]) -> float:
     return BRIEF if {"absent", "broken"} & statuses else LASTING
 
 
+class Verdict(Record):
+    """What the file holds of a driver: its rows, when they were found, and within which time."""
+
+    backend: str
+    candidate: str
+    rows: tuple[Mapping[str, Any], ...]
+    when: float
+    deadline_s: float
+
+
 class Store:
     """The verdicts on disk, read once; `save` merges and replaces."""
 
@@ -138,10 +149,10 @@ class Store:
         rows = [] if entry is None else _rows(entry)
         if entry is None or not rows or not all(row.code in SENTENCES for row in rows):
             return None
-        if any(row.is_open for row in rows) and entry["deadline_s"] < deadline_s:
+        if any(row.is_open for row in rows) and entry.deadline_s < deadline_s:
             return None
         # A clock set back by more than a day makes the age meaningless.
-        return rows if -DAY < now - entry["when"] < lifetime(rows) else None
+        return rows if -DAY < now - entry.when < lifetime(rows) else None
 
     def save(
         self,
@@ -154,42 +165,33 @@ class Store:
         def merged(body: dict[str, Any]) -> dict[str, Any]:
             self._entries = _sound(body)
             for key, (candidate, rows) in found.items():
-                self._entries[key] = {
-                    "backend": candidate.backend,
-                    "candidate": candidate.key,
-                    "rows": [r.to_dict() for r in rows],
-                    "when": now,
-                    "deadline_s": deadline_s,
-                }
+                told = tuple(row.to_dict() for row in rows)
+                self._entries[key] = Verdict(
+                    candidate.backend, candidate.key, told, now, deadline_s
+                )
             # Reading what nothing will ask for again costs every start.
-            newest = sorted(self._entries.items(), key=lambda e: float(e[1]["when"]), reverse=True)
+            newest = sorted(self._entries.items(), key=lambda e: e[1].when, reverse=True)
             self._entries = dict(newest[:MAX_ENTRIES])
-            return {"entries": self._entries}
+            return {"entries": plain(self._entries)}
 
         return update_sealed(self.path, SCHEMA, merged)
 
     def latest(self, candidate: Candidate) -> list[ProbeRow]:
         """Return the newest rows of a driver, whatever they were found under and however old."""
         here = (candidate.backend, candidate.key)
-        own = [e for e in self._entries.values() if (e["backend"], e["candidate"]) == here]
-        own.sort(key=lambda e: float(e["when"]), reverse=True)
+        own = [e for e in self._entries.values() if (e.backend, e.candidate) == here]
+        own.sort(key=lambda e: e.when, reverse=True)
         return next((rows for entry in own if (rows := _rows(entry))), [])
 
 
-def _rows(entry: dict[str, Any]) -> list[ProbeRow]:
+def _rows(entry: Verdict) -> list[ProbeRow]:
     """Return the rows of an entry, none where one of them cannot be used."""
     try:
-        return [ProbeRow.from_dict({**row, "is_cached": True}) for row in entry["rows"]]
+        return [ProbeRow.from_dict({**row, "is_cached": True}) for row in entry.rows]
     except InputError:
         return []
 
 
-ENTRY = {"backend": str, "candidate": str, "rows": [dict], "when": float, "deadline_s": float}
-"""The shape of an entry, as `save` writes it; a seal proves no author."""
-
-
-def _sound(body: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """Return the entries of a file that can be used."""
-    entries = (body or {}).get("entries")
-    found = entries.items() if isinstance(entries, dict) else ()
-    return {key: entry for key, entry in found if fits(entry, ENTRY)}
+def _sound(body: Mapping[str, Any] | None) -> dict[str, Verdict]:
+    """Return the entries of a file that can be used; a seal proves no author."""
+    return read_each(Verdict, (body or {}).get("entries"))

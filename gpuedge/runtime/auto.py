@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, cast
 from gpuedge.core import debug
 from gpuedge.core.errors import ClosedError, GpuEdgeError, InexactError, NotFiniteError
 from gpuedge.core.reasons import Reason
-from gpuedge.decide.chooser import Chooser
+from gpuedge.decide.chooser import RECENT, Chooser, Turn
 from gpuedge.decide.options import DEFAULT
-from gpuedge.decide.sides import RECENT, Turn
 from gpuedge.executors.base import Executable, Executor
 from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.ir import Array, Graph
@@ -446,9 +445,7 @@ class AutoModel(CompiledModel):
         policy, past = self.request.policy, found.past
         self._survey = found
         chooser = Chooser(
-            found.routes, margin=policy.min_speedup, past_requests=past.requests,
-            cpu_ns=past.cpu_ns, is_watching=policy.monitor, deadline_ns=policy.deadline_ns,
-            percentile=policy.percentile,
+            found.candidates, policy, past_requests=past.requests, cpu_ns=past.cpu_ns
         )  # fmt: skip
         now = clock.now_ns()
         for ns in list(self._counts.times)[-RECENT:]:

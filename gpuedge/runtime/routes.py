@@ -12,19 +12,18 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuedge import __version__
 from gpuedge.core.errors import GpuEdgeError
+from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
 from gpuedge.decide.decision import Decision, decide
-from gpuedge.decide.history import DeviceHistory, History, ModelHistory, device_key
+from gpuedge.decide.history import History, ModelHistory, device_key
 from gpuedge.decide.options import DEFAULT
-from gpuedge.decide.record import Evidence, Record, candidates_of
-from gpuedge.decide.route import Route
+from gpuedge.decide.record import DeviceCandidate, Record, candidates_of
 from gpuedge.plan.planner import label
 from gpuedge.runtime import clock
 from gpuedge.runtime.devices import Pool, reason_of
@@ -32,10 +31,9 @@ from gpuedge.runtime.forecast import Forecast
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.segments import not_half
-from gpuedge.runtime.strings import AUTO, CPU
+from gpuedge.runtime.strings import CPU
 
 if TYPE_CHECKING:
-    from gpuedge.core.reasons import Reason
     from gpuedge.decide.chooser import Chooser
     from gpuedge.graph.bound import BoundModel
     from gpuedge.graph.ir import Graph
@@ -54,10 +52,8 @@ class Survey:
 
     Attributes
     ----------
-    evidence : list of Evidence
-        Every device that probing tried, best first.
-    routes : list of Route
-        Those that may be opened.
+    candidates : list of DeviceCandidate
+        Every device that probing tried, best first; those that may be opened are ``closed``.
     nodes : dict
         By device, the identities of the nodes that it would run, where that is not all of them.
     keys : dict
@@ -74,8 +70,7 @@ class Survey:
     """
 
     request: Request
-    evidence: list[Evidence] = field(default_factory=list)
-    routes: list[Route] = field(default_factory=list)
+    candidates: list[DeviceCandidate] = field(default_factory=list)
     nodes: dict[str, frozenset[int]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     database: str = ""
@@ -97,56 +92,40 @@ class Survey:
 
         `notes` says what more there is to know about devices that are open.
         """
-        cpu = Evidence(
-            CPU, is_software=False, latency_ns=chooser.cpu_ns or None,
-            at_ns=chooser.at_ns(CPU), served=max(requests - sum(served.values()), 0),
-        )  # fmt: skip
-        found = [self._now(e, chooser, reasons, served) for e in self.evidence]
-        found = [replace(e, note="; ".join(filter(None, (e.note, notes.get(e.device, "")))))
-                 for e in found]  # fmt: skip
-        return decide(
-            Record(
-                AUTO, self.request.policy, (*found, cpu), __version__, self.database,
-                requests, self.past.requests, self.request.isolation, in_use=chooser.pick,
-                held_ns=chooser.held_ns(clock.now_ns()),
+        record = chooser.record(clock.now_ns())
+        by_side = {CPU: max(requests - sum(served.values()), 0), **served}
+        candidates = []
+        for c in record.candidates:
+            reason = reasons.get(c.device) if c.phase == "failed" else None
+            candidates.append(
+                replace(
+                    c,
+                    code=c.code if reason is None else reason.code,
+                    detail=c.detail if reason is None else reason.detail,
+                    note="; ".join(filter(None, (c.note, notes.get(c.device)))),
+                    waited_ns=(self.stall_ns or 0) if c.phase == "late" else 0,
+                    served=by_side.get(c.device, 0),
+                )
             )
-        )  # fmt: skip
-
-    def _now(
-        self,
-        e: Evidence,
-        chooser: Chooser,
-        reasons: Mapping[str, Reason],
-        served: Mapping[str, int],
-    ) -> Evidence:
-        """Return the evidence about one device with what this launch came to."""
-        known, reason = chooser.candidates.get(e.device), reasons.get(e.device)
-        if known is None:
-            return e
-        if reason is not None and known.phase == "failed":
-            return replace(e, code=reason.code, detail=reason.detail, phase="failed")
-        is_late = known.phase == "late"
-        wait_ns = max(known.retry_ns - clock.now_ns(), 0)
-        return replace(
-            e, phase=known.phase, belief=known.belief, predicted_ns=known.predicted_ns,
-            startup_ns=known.startup_ns, at_ns=chooser.at_ns(e.device),
-            latency_ns=median_low(known.recent) if known.recent else None,
-            served=served.get(e.device, 0), opens_after=chooser.opens_after(e.device),
-            retry_ns=wait_ns if is_late else None, waited_ns=self.stall_ns if is_late else None,
-        )  # fmt: skip
+        return decide(
+            replace(
+                record,
+                policy=self.request.policy,
+                candidates=tuple(candidates),
+                database=self.database,
+                requests=requests,
+                previous_requests=self.past.requests,
+                isolation=self.request.isolation,
+            )
+        )
 
     def keeping(self, chooser: Chooser, requests: int) -> Callable[[], object]:
         """Return what keeps on disk what later launches are to know by now."""
-        history, found = self.history, dict[str, DeviceHistory]()
+        history = self.history
         if history is None or not requests:
             return lambda: None
-        for device, known in chooser.candidates.items():
-            if known.belief.windows and known.phase != "failed":
-                gpu_ns = max(round(chooser.cpu_ns * math.exp(known.belief.theta)), 1)
-                found[self.keys[device]] = DeviceHistory(
-                    known.belief, known.startup_ns, gpu_ns, known.predicted_ns
-                )
-        return partial(history.keep, self.model, requests, chooser.cpu_ns or None, found)
+        learnt = {self.keys[device]: known for device, known in chooser.learnt().items()}
+        return partial(history.keep, self.model, requests, chooser.cpu_ns or None, learnt)
 
 
 def survey(
@@ -173,8 +152,8 @@ def survey(
     database = next((r.database for r in report.tried if r.database), "")
     found = Survey(request, database=database, again_ns=pool.again_ns)
     made = _Surveyor(model, request, pool, cpu_ns, found)
-    for e, row in candidates_of(report):
-        found.evidence.append(made.looked_at(e, row))
+    for candidate, row in candidates_of(report):
+        found.candidates.append(made.looked_at(candidate, row))
         rest()
     return found
 
@@ -195,46 +174,50 @@ class _Surveyor:
     def _graph(self) -> Graph:
         return self._model.graph
 
-    def looked_at(self, e: Evidence, row: ProbeRow) -> Evidence:
-        """Return the evidence about a device; add a route to it if it may run the graph."""
+    def looked_at(self, candidate: DeviceCandidate, row: ProbeRow) -> DeviceCandidate:
+        """Return a candidate with what it comes to here; a route if it may run the graph."""
         policy = self._request.policy
-        if e.code != "ok" or (e.is_software and not policy.allow_software):
-            return e
+        if candidate.ruled_out(policy):
+            return candidate
         try:
             seen = Forecast(self._graph, row)
-            e = replace(e, note=not_half(policy, seen.caps, self._graph))
+            candidate = replace(candidate, note=not_half(policy, seen.caps, self._graph))
             if policy.max_memory_bytes is not None and not seen.refused:
                 plans = [seen.plan(segment, policy) for segment in seen.cut]
                 nbytes = sum(sum(seen.arranged(made).memory.values()) for made in plans)
-                e = replace(e, memory_bytes=nbytes)
-                if nbytes > policy.max_memory_bytes:
-                    return e
+                candidate = replace(candidate, memory_bytes=nbytes)
+                if candidate.ruled_out(policy):
+                    return candidate
             if seen.refused:
-                return self._mixed(e, row, seen)
-            predicted = sum(filter(None, seen.gpu_ns))
-            return self._routed(e, row, predicted, seen.startup_ns(list(range(len(seen.cut)))))
+                return self._mixed(candidate, row, seen)
+            predicted, every = sum(filter(None, seen.gpu_ns)), list(range(len(seen.cut)))
+            return self._routed(candidate, row, predicted, seen.startup_ns(every))
         except GpuEdgeError as error:
-            return replace(e, code=reason_of(error, "compile-failed").code, detail=_sentence(error))
+            code = reason_of(error, "compile-failed").code
+            return replace(candidate, code=code, detail=_sentence(error))
 
-    def _mixed(self, e: Evidence, row: ProbeRow, seen: Forecast) -> Evidence:
-        """Add a route that runs parts of the graph, where that may beat the CPU alone."""
+    def _mixed(self, candidate: DeviceCandidate, row: ProbeRow, seen: Forecast) -> DeviceCandidate:
+        """Return a route that runs parts of the graph, where that may beat the CPU alone."""
         nodes = [n for n in self._graph.nodes if id(n) in seen.refused]
         names = sorted({plain(n.op) for n in nodes})
         told = f"{label(nodes[0])}: {seen.refused[id(nodes[0])]}"
         if len(names) > 1:
             more = ", ..." if len(names) > NAMED else ""
             told += f"; {len(names)} operators cannot run there: {', '.join(names[:NAMED])}{more}"
-        e = replace(e, detail=told)
+        candidate = replace(candidate, detail=told)
         taken, total_ns = seen.mixture(self._cpu_ns)
         if self._request.fallback != "cpu" or len(seen.cut) == 1 or not taken:
-            return replace(e, code="unsupported-op")
+            return replace(candidate, code="unsupported-op")
         chosen = [seen.cut[i] for i in taken]
-        self._found.nodes[e.device] = frozenset(id(n) for s in chosen for n in s.graph.nodes)
-        return self._routed(e, row, total_ns, seen.startup_ns(taken))
+        nodes_there = frozenset(id(n) for s in chosen for n in s.graph.nodes)
+        self._found.nodes[candidate.device] = nodes_there
+        return self._routed(candidate, row, total_ns, seen.startup_ns(taken))
 
-    def _routed(self, e: Evidence, row: ProbeRow, predicted: int, startup_ns: int) -> Evidence:
-        """Add a route, with what earlier launches measured."""
-        found, device = self._found, e.device
+    def _routed(
+        self, candidate: DeviceCandidate, row: ProbeRow, predicted: int, startup_ns: int
+    ) -> DeviceCandidate:
+        """Return a route, with what earlier launches measured."""
+        found, device = self._found, candidate.device
         if found.history is None:
             found.history = History()
             policy = self._request.policy
@@ -252,13 +235,17 @@ class _Surveyor:
         where = "" if self._request.isolation == INLINE else self._request.isolation
         key = device_key(device, facts, f"{self._kernel} {where} {parts}".rstrip())
         found.keys[device] = key
-        known = found.past.devices.get(key, DeviceHistory())
         other = found.history.residual(key, found.model)
         predicted = max(round(predicted * math.exp(DEFAULT.shared * other)), 1)
-        startup_ns = known.startup_ns or startup_ns
-        belief = known.belief if known.belief is not None and known.belief.windows else None
-        found.routes.append(Route(device, predicted, startup_ns, belief, e.is_demoted))
-        return replace(e, predicted_ns=predicted, startup_ns=startup_ns, phase="closed")
+        known = found.past.devices.get(key)
+        candidate = replace(
+            candidate, phase="closed", predicted_ns=predicted, startup_ns=startup_ns
+        )  # fmt: skip
+        if known is None:
+            return candidate
+        return replace(
+            candidate, startup_ns=known.startup_ns or startup_ns, belief=known.belief
+        )  # fmt: skip
 
 
 def named_decision(
@@ -277,22 +264,19 @@ def named_decision(
     note : str
         Why the device does not answer although no other may; empty if it does.
     """
-    cpu = Evidence(CPU, is_software=False)
-    if request.executor is not None and device != CPU:
-        found = [Evidence(device)]
-    elif device == CPU:
-        found = []
-    else:
-        found = [e for e, _ in candidates_of(pool.current())]
-    if in_use != device and why is not None:
-        found = [replace(e, code=why.code, detail=why.detail) if e.device == device else e
-                 for e in found]  # fmt: skip
-    elif in_use == device:  # whatever probing says by now, it is open
-        found = [replace(e, code="ok", detail="") if e.device == device else e for e in found]
+    is_probed = request.executor is None and device != CPU
+    found = [c for c, _ in candidates_of(pool.current())] if is_probed else []
+    if device not in {CPU, *(c.device for c in found)}:
+        found.insert(0, DeviceCandidate(device))
+    if in_use == device:  # whatever probing says by now, it is open
+        why = Reason("ok")
+    if why is not None:
+        found = [replace(c, code=why.code, detail=why.detail) if c.device == device else c
+                 for c in found]  # fmt: skip
     made = decide(
         Record(
-            device, request.policy, (*found, cpu), __version__, isolation=request.isolation,
-            falls_back=in_use != device,
+            device, request.policy, (*found, DeviceCandidate(CPU, is_software=False)), __version__,
+            isolation=request.isolation,
         )
     )  # fmt: skip
     return replace(made, reason=note) if note else made

@@ -31,15 +31,13 @@ import time
 from hashlib import sha256
 
 from gpuedge.core.reasons import Reason
-from gpuedge.core.record import Record
+from gpuedge.core.record import Record, plain, read
 from gpuedge.safety import fatal_signal, lock, machine
 from gpuedge.safety.paths import pass_on, read_regular
-from gpuedge.safety.store import is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
 
     from gpuedge.core.driver import Candidate
 
@@ -90,8 +88,6 @@ MAX_WORDS, MAX_CODE = 120, 900
 """Characters of a name or a cause that fit into a file, however they are written in JSON, and of a
 path as it is written there."""
 
-TEXTS = ("key", "name", "why", "boot", "code")
-
 _OPEN = os.O_RDWR
 for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_NOINHERIT"):
     _OPEN |= getattr(os, _flag, 0)
@@ -110,6 +106,19 @@ def _write_at(fd: int, data: bytes, at: int) -> None:
 
 
 _pwrite: Callable[[int, bytes, int], object] = getattr(os, "pwrite", _write_at)  # not on Windows
+
+
+class MarkerFields(Record):
+    """What a file says in JSON, see `Crash`."""
+
+    IS_OPEN = True
+
+    key: str
+    name: str
+    began: float
+    why: str = ""
+    boot: str = ""
+    code: str = ""
 
 
 class Crash(Record):
@@ -301,10 +310,8 @@ class Marker:
         self, owner: Blocklist, key: str, name: str, *, code: str = "", is_hosted: bool = False
     ) -> None:
         self._owner, self._key = owner, key
-        self._facts = {
-            "key": key, "name": name[:MAX_WORDS], "began": time.time(), "boot": _boot_id(),
-            "code": code if len(json.dumps(code)) <= MAX_CODE else "",
-        }  # fmt: skip
+        code = code if len(json.dumps(code)) <= MAX_CODE else ""
+        self._facts = MarkerFields(key, name[:MAX_WORDS], time.time(), boot=_boot_id(), code=code)
         self._state = QUIET
         self._fd: int | None = None
         self.path = ""
@@ -341,7 +348,7 @@ class Marker:
         """Record a crash although this process lives: the driver's own process died in a step."""
         self._was_crash = True
         made = _write(
-            self._owner.folder, self._facts | {"why": why[:MAX_WORDS]}, RECORD, STEPS[step]
+            self._owner.folder, self._facts.replace(why=why[:MAX_WORDS]), RECORD, STEPS[step]
         )
         if made is not None:
             os.close(made[0])
@@ -425,11 +432,11 @@ def _boot_id() -> str:
     return found.decode("ascii", "replace").strip()
 
 
-def _write(folder: str, facts: dict[str, Any], suffix: str, state: int) -> tuple[int, str] | None:
+def _write(folder: str, facts: MarkerFields, suffix: str, state: int) -> tuple[int, str] | None:
     """Write a file, locked and on disk; return its descriptor and path, None if impossible."""
     path = os.path.join(folder, f"{PROCESS}-{next(_numbers):08}{suffix}")
     # The single bytes change all the time: they lie outside what the SHA-256 covers.
-    text = json.dumps(facts).encode().ljust(SIZE - _TEXT)
+    text = json.dumps(plain(facts)).encode().ljust(SIZE - _TEXT)
     fd = None
     try:
         os.makedirs(folder, exist_ok=True)
@@ -472,25 +479,22 @@ def _read(path: str) -> Crash | None:
         return None
     try:
         return _parsed(path, data, when)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, RecursionError):
         if abs(time.time() - when) > STALE_S:
             _quietly(os.unlink, path)
         return None
 
 
 def _parsed(path: str, data: bytes, when: float) -> Crash:
-    """Return what the bytes of a file say. Raises ValueError, or whatever JSON of others makes."""
+    """Return what the bytes of a file say. Raises ValueError or RecursionError."""
     is_whole = len(data) == SIZE and data[:STATE] == MAGIC
     if not is_whole or sha256(data[_TEXT:]).digest() != data[_DIGEST:_TEXT]:
         raise ValueError("damaged, or of another version")
-    facts = json.loads(data[_TEXT:])
-    key, name, why, boot, code = texts = [facts.get(n, "") for n in TEXTS]
-    began = facts["began"]
-    if not is_number(began) or not all(isinstance(text, str) for text in texts):
-        raise ValueError("not what is written here")
+    facts = read(MarkerFields, json.loads(data[_TEXT:]))
     return Crash(
-        path, key, name, float(began), when, _NAMES.get(data[STATE], ""), data[RAN] == 1,
-        data[CLEAN], why or _SIGNALS[data[SIGNAL] % len(_SIGNALS)], boot, code,
+        path, facts.key, facts.name, float(facts.began), when, _NAMES.get(data[STATE], ""),
+        data[RAN] == 1, data[CLEAN], facts.why or _SIGNALS[data[SIGNAL] % len(_SIGNALS)],
+        facts.boot, facts.code,
     )  # fmt: skip
 
 

@@ -103,11 +103,26 @@ class Child:
         self._ending: Ending | None = None
 
     @classmethod
-    def of_fork(cls, pid: int, output: Path) -> Child:
-        """Return the child that this process forked off; it prints into the file `output`."""
+    def fork(cls, output: Path) -> Child | None:
+        """Fork this process, on Linux; return the child, or None in the child itself.
+
+        That is like a process started by itself: in a group of its own, it prints into the file
+        `output`, has no other descriptors, and its standard input stays open until `end`.
+        """
+        life, ours = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            said = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            for fd, at in ((life, 0), (said, 1), (said, 2)):
+                os.dup2(fd, at, inheritable=True)
+            # The ends of other children's pipes are among these: all would live while one does.
+            os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+            return None
+        os.close(life)
         made = cls.__new__(cls)
         made.pid, made._popen = pid, None
-        made.stdin = made.stdout = made.stderr = None
+        made.stdin, made.stdout, made.stderr = os.fdopen(ours, "wb", 0), None, None
         made._begin(output)
         return made
 

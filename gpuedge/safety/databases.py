@@ -10,8 +10,14 @@ import json
 import os
 
 from gpuedge.core import config
+from gpuedge.core.record import Record, read_each
 from gpuedge.safety import paths
 from gpuedge.safety.store import load_sealed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Annotated
 
 EMBEDDED = "embedded"
 """The word of the setting ``db`` for the packaged database, whatever updates there are."""
@@ -40,32 +46,63 @@ def updates_folder() -> str:
     return os.path.join(paths.cache_folder(), "capability_db")
 
 
+def _plain_name(text: str) -> str:
+    """Refuse a name that leads elsewhere."""
+    if not text.replace("-", "").isalnum():
+        raise ValueError(f"{text!r} is not a plain name")
+    return text
+
+
+class Version(Record):
+    """An installed version of the database: the name of its folder in `versions`, and its number.
+
+    `digest` is the SHA-256 of its ``database.json``, which holds the digests of all its other
+    files, `bundle` that of the bundle it came in.
+    """
+
+    IS_OPEN = True
+
+    folder: Annotated[str, _plain_name]
+    db_version: int
+    digest: Annotated[str, _plain_name]
+    bundle: Annotated[str, _plain_name]
+
+    @property
+    def place(self) -> str:
+        """Where it lies."""
+        return os.path.join(updates_folder(), "versions", self.folder)
+
+    @property
+    def path(self) -> Path:
+        """The same as a path."""
+        from pathlib import Path
+
+        return Path(self.place)
+
+
+def current() -> tuple[Version | None, Version | None]:
+    """Return the installed version and the one before it; None for what is not there."""
+    body = load_sealed(os.path.join(updates_folder(), CURRENT), CURRENT_SCHEMA)
+    if body is None:
+        return None, None
+    found = read_each(Version, {"current": body, "previous": body.get("previous")})
+    return found.get("current"), found.get("previous")
+
+
 def installed() -> list[str]:
     """Return the folders of installed updates that may be used, best first.
 
     An update counts if its number is higher than the packaged database's, and if its
     ``database.json`` is the one that was installed.
     """
-    top = updates_folder()
-    body = load_sealed(os.path.join(top, CURRENT), CURRENT_SCHEMA)
-    if body is None:
+    known = [one for one in current() if one is not None]
+    if not known:
         return []
     least = version(paths.data_folder("capability_db"))
     from hashlib import sha256
 
-    found = []
-    for record in (body, body.get("previous")):
-        if not isinstance(record, dict):
-            continue
-        name = record.get("folder")
-        if not isinstance(name, str) or not name.replace("-", "").isalnum():
-            continue  # a folder is a plain name: nothing that leads elsewhere
-        number, folder = record.get("db_version"), os.path.join(top, "versions", name)
-        if type(number) is int and number > least:
-            data = _envelope(folder)
-            if data and sha256(data).hexdigest() == record.get("digest"):
-                found.append(folder)
-    return found
+    newer = ((one, _envelope(one.place)) for one in known if one.db_version > least)
+    return [one.place for one, data in newer if data and sha256(data).hexdigest() == one.digest]
 
 
 def is_installed(folder: str) -> bool:

@@ -115,14 +115,6 @@ FILES = (
 way (``gpuedge-probe-*`` in the folder for temporary files), which is removed when it ends."""
 
 
-def is_number(value: object) -> bool:
-    """Say whether a value that was read is a finite number that times, sizes and counts can have.
-
-    JSON may hold whole numbers of any length, and names for infinity and NaN.
-    """
-    return type(value) in (int, float) and abs(value) < 1e30  # type: ignore[arg-type]
-
-
 def save_bytes(
     path: str | os.PathLike[str],
     schema: str,
@@ -140,7 +132,7 @@ def save_bytes(
 
     if len(body) > max_bytes:
         return False
-    if not write_atomic(Path(path), _head(schema, identity, body) + body):
+    if not write_atomic(Path(path), sealed_bytes(schema, body, identity)):
         return False
     sweep(path)
     return True
@@ -152,6 +144,11 @@ def load_bytes(
     """Return the body sealed in `path`; None if it is absent, damaged, or another's."""
     data = read_regular(path, max_bytes + MAX_HEAD)
     return None if data is None else unsealed_bytes(data, schema, identity)
+
+
+def sealed_bytes(schema: str, body: bytes, identity: str = "") -> bytes:
+    """Return the bytes of a sealed file."""
+    return _head(schema, identity, body) + body
 
 
 def unsealed_bytes(data: bytes, schema: str, identity: str = "") -> bytes | None:
@@ -189,7 +186,11 @@ def save_sealed(
 
 def load_sealed(path: str | os.PathLike[str], schema: str) -> dict[str, Any] | None:
     """Return the JSON object sealed in `path`; None if it is absent, damaged, or another's."""
-    body = load_bytes(path, schema)
+    return unsealed(load_bytes(path, schema))
+
+
+def unsealed(body: bytes | None) -> dict[str, Any] | None:
+    """Return the JSON object that the body of a sealed file is, None for anything else."""
     try:
         found = None if body is None else json.loads(body)
     except (ValueError, RecursionError):  # a seal proves no author

@@ -63,7 +63,7 @@ def test_traces_in_one_folder_are_launches_of_one_device(tmp_path: Path) -> None
     for folder, launches in (("a", 2), ("b", 1)):
         (tmp_path / folder).mkdir()
         for launch in range(launches):
-            trace.write(traced(rng), str(tmp_path / folder / f"{launch}.jsonl"))
+            trace.write(traced(rng), str(tmp_path / folder / f"{launch}.trace"))
     pairs = load([tmp_path])
     assert len(pairs) == 3 * len(GRAPH_NAMES)
     assert {(Path(p.device).name, p.launch) for p in pairs} == {("a", 0), ("a", 1), ("b", 0)}
@@ -94,9 +94,9 @@ def test_a_damaged_trace_stops_the_script(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = trace.dumped(traced(np.random.default_rng(8)))
-    (tmp_path / "a.jsonl").write_bytes(whole)
-    (tmp_path / "b.jsonl").write_bytes(whole[:-9])
+    (tmp_path / "a.trace").write_bytes(whole)
+    (tmp_path / "b.trace").write_bytes(whole[:-9])
     assert fit.main([str(tmp_path)]) == 2
-    assert "b.jsonl" in capsys.readouterr().err
+    assert "b.trace" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert fit.main([]) == 2 and fit.main([str(tmp_path / "empty")]) == 2

@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -76,7 +75,7 @@ def test_installed_update_that_a_newer_gpuedge_understood_is_passed_over_whole(
     (folder / "database.json").write_text(json.dumps(envelope))
     assert now is not None
     digest = sha256((folder / "database.json").read_bytes()).hexdigest()
-    installed.make_current(replace(now, digest=digest), before)
+    installed.make_current(now.replace(digest=digest), before)
     assert in_use() == 2
     assert lookup({"vendorID": 0x5143}).database_version == 2  # of another maker
 

@@ -170,7 +170,8 @@ def test_ignored_entries_are_told_as_such(
 def test_devices_of_the_last_probe_are_judged_by_their_device_string(
     small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = GOOD.replace(identity={**made.IDENTITIES[0], "os": "android", "name": "x"})
+    ids = {"vendorID": 0x5143, "deviceID": 0x6020001}
+    row = GOOD.replace(identity={**made.IDENTITIES[0], **ids, "name": "x"})
     monkeypatch.setattr(api, "latest", lambda: (row,))
     assert document(["why", "--device", "vulkan:0"], capsys)["blocked_by"] == "adreno-0001"
     assert document(["why", "--device", "vulkan"], capsys)["blocked_by"] == "adreno-0001"
@@ -267,10 +268,9 @@ def test_a_decision_replays_to_the_same_bytes_or_the_difference_is_shown(
 def _decision() -> str:
     from gpuedge.decide.decision import decide
     from gpuedge.decide.policy import Policy
-    from gpuedge.decide.record import AUTO, Evidence, Record
-    from gpuedge.decide.sides import CPU
+    from gpuedge.decide.record import AUTO, CPU, DeviceCandidate, Record
 
-    record = Record(asked=AUTO, candidates=(Evidence(CPU),), policy=Policy(), version="0.1")
+    record = Record(asked=AUTO, candidates=(DeviceCandidate(CPU),), policy=Policy(), version="0.1")
     return decide(record).to_json()
 
 

@@ -20,7 +20,8 @@ def main() -> None:
     out = Path(request["result"]).open("a", encoding="utf-8")  # noqa: SIM115
 
     def send(event: str, **fields: object) -> None:
-        out.write(json.dumps({"token": request["token"], "event": event, **fields}) + "\n")
+        own = {"token": request["token"], "event": event, "at": 0, "when": 0.0, "cpu": 0.0}
+        out.write(json.dumps({**own, **fields}) + "\n")
         out.flush()
 
     if fates.get("open") == "refuse":

@@ -58,25 +58,10 @@ def test_damaged_lines_are_counted_and_left_out(tmp_path: Path) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     lines[2] = b'{"id": "add/2", "op": "add", "status": "perfect"}\n'
     lines[3] = b"\xff\xfe\n"
-    lines[4] = b'{"id": 7}\n'
+    lines[4] = b'{"id": "add/3", "op": "add", "status": "passed", "seconds": NaN}\n'
     file.write_bytes(b"".join(lines)[:-20])
     again, damaged = read(str(file))
     assert (len(again.rows), damaged) == (3, 4)
-
-
-@pytest.mark.parametrize("value", ["1e400", "NaN", "1" + "0" * 400, "true", '"soon"'])
-@pytest.mark.parametrize("key", ["seconds", "worst"])
-def test_times_and_errors_that_are_no_numbers_are_damage(
-    key: str, value: str, tmp_path: Path
-) -> None:
-    file = written(sample(), tmp_path / "r.jsonl")
-    row = f'{{"id": "add/2", "op": "add", "status": "passed", "{key}": {value}}}\n'.encode()
-    lines = file.read_bytes().splitlines(keepends=True)
-    good = row.replace(b'"add/2"', b'"add/other"').replace(value.encode(), b"0.5")
-    file.write_bytes(b"".join([*lines, row.replace(b'"add/2"', b'"add/bad"'), good]))
-    again, damaged = read(str(file))
-    assert (len(again.rows), damaged) == (len(lines), 1)
-    assert "add/other" in again.rows
 
 
 @pytest.mark.parametrize(

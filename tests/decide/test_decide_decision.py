@@ -8,261 +8,45 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from decide_states import CPU, MS, decided, measured, ppm, predicted
+from decide_states import CASES, CPU, LATE_CPU, MS, OTHER_GPU, decided, measured, ppm, predicted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuedge.core.errors import InputError, NoUsableDeviceError
-from gpuedge.core.reasons import SENTENCES
+from gpuedge.core.errors import InputError
 from gpuedge.decide.belief import Belief
 from gpuedge.decide.decision import Decision
-from gpuedge.decide.record import Evidence
+from gpuedge.decide.options import DEFAULT
 
-LLVMPIPE = Evidence("vulkan:0", name="llvmpipe", is_software=True)
-ABSENT = Evidence("vulkan", "no-loader", "libvulkan.so.1 was not found.")
-BARE = Evidence("vulkan", "no-device", "the driver loads but offers no device", name="a.json")
-LATE_CPU = replace(CPU, at_ns=30 * MS)
-OTHER_GPU = {"device": "vulkan:1", "name": "Adreno"}
-
-CASES: dict[str, tuple[tuple[Evidence, ...], dict[str, Any], str, list[str], str]] = {
-    "no driver": ((CPU,), {}, "cpu", ["fallback"], "Runs on cpu: no GPU driver was found."),
-    "absent": (
-        (ABSENT, CPU), {}, "cpu", ["no-loader", "fallback"],
-        "Runs on cpu: vulkan was left out: libvulkan.so.1 was not found.",
-    ),
-    "drivers without a device": (
-        (BARE, BARE, CPU), {}, "cpu", ["no-device", "no-device", "fallback"],
-        "Runs on cpu: none of 2 drivers offers a device here.",
-    ),
-    "software": (
-        (BARE, LLVMPIPE, CPU), {}, "cpu", ["no-device", "software", "fallback"],
-        "Runs on cpu: vulkan:0 (llvmpipe) is a software rasteriser, excluded unless "
-        "Policy(allow_software=True).",
-    ),
-    "probing ruled it out": (
-        (predicted(code="quirk", detail="adreno-1234 forbids it."), CPU), {},
-        "cpu", ["quirk", "fallback"],
-        "Runs on cpu: vulkan:0 (Mali-G52) was left out: adreno-1234 forbids it.",
-    ),
-    "too much memory": (
-        (measured(1.2, memory_bytes=5 << 30), CPU), {"max_memory_bytes": 1 << 30},
-        "cpu", ["too-much-memory", "fallback"],
-        "Runs on cpu: vulkan:0 (Mali-G52) needs 5 GiB of device memory, and the policy allows "
-        "1 GiB.",
-    ),
-    "does not pay yet": (
-        (predicted(opens_after=60), CPU), {}, "cpu", ["not-yet", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) should be about 3 times as fast as the CPU, but opening "
-        "it takes about 200 ms, which pays after about 60 requests; 12 were served.",
-    ),
-    "predicted slower": (
-        (predicted(0.7, opens_after=51_234), CPU), {"requests": 1}, "cpu", ["slower", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) should be about 2 times as slow as the CPU; "
-        "predictions may be off by a factor of 3, so trying it pays after about "
-        "51,000 requests; 1 was served.",
-    ),
-    "nothing known of it": (
-        (predicted(belief=None, startup_ns=None), CPU), {}, "cpu", ["not-yet", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) was not tried yet.",
-    ),
-    "little known of it": (
-        (predicted(belief=None, opens_after=60), CPU), {}, "cpu", ["not-yet", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) was not tried yet: opening it takes about 200 ms, which "
-        "pays after about 60 requests; 12 were served.",
-    ),
-    "pays by now": (
-        (predicted(opens_after=12), CPU), {}, "cpu", ["not-yet", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) should be about 3 times as fast as the CPU, and is "
-        "opened next.",
-    ),
-    "paid in earlier launches": (
-        (measured(1.2, phase="closed", latency_ns=None, opens_after=60), CPU), {},
-        "cpu", ["not-yet", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) was about 3 times as fast as the CPU in earlier "
-        "application starts, but opening it takes about 200 ms, which pays after about 60 "
-        "requests; 12 were served.",
-    ),
-    "opening": (
-        (predicted(phase="opening"), CPU), {}, "cpu", ["opening", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) should be about 3 times as fast as the CPU, and is being "
-        "opened in the background.",
-    ),
-    "opening is late": (
-        (predicted(phase="late", waited_ns=4 * 10**9, retry_ns=30 * 10**9), CPU), {},
-        "cpu", ["open-late", "selected"],
-        "Runs on cpu: opening vulkan:0 (Mali-G52) had not ended after 4 s; it is tried again in "
-        "30 s.",
-    ),
-    "on trial": (
-        (measured(1.2, phase="trial"), CPU), {}, "cpu", ["on-trial", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) is being compared with the CPU on real requests.",
-    ),
-    "ready, not compared": (
-        (predicted(phase="ready"), CPU), {}, "cpu", ["on-trial", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) is being compared with the CPU on real requests.",
-    ),
-    "failed": (
-        (predicted(phase="failed", code="compile-failed"), CPU), {},
-        "cpu", ["compile-failed", "fallback"],
-        "Runs on cpu: vulkan:0 (Mali-G52) was left out: the device failed while compiling.",
-    ),
-    "faster": (
-        (measured(1.2), CPU), {}, "vulkan:0", ["selected", "not-best"],
-        "Runs on vulkan:0 (Mali-G52): 3.1 times as fast as the CPU, 1.2 ms against 3.7 ms a "
-        "request.",
-    ),
-    "faster at load": (
-        (measured(1.2), CPU), {"decide": "load"}, "vulkan:0", ["selected", "not-best"],
-        "Runs on vulkan:0 (Mali-G52): 3.1 times as fast as the CPU, 1.2 ms against 3.7 ms a "
-        "request.",
-    ),
-    "faster before": (
-        (measured(1.2, latency_ns=None), CPU), {},
-        "vulkan:0", ["selected", "not-best"],
-        "Runs on vulkan:0 (Mali-G52): about 3 times as fast as the CPU, about 1.22 ms against "
-        "3.7 ms a request, as measured in earlier application starts.",
-    ),
-    "slower": (
-        (measured(4.8, phase="lost"), CPU), {}, "cpu", ["measured-slower", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) was compared and is 1.3 times as slow as the CPU.",
-    ),
-    "answers next": (
-        (measured(1.2), CPU), {"in_use": "cpu"}, "cpu", ["takes-over", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) was compared and is 3.1 times as fast as the CPU, and "
-        "takes over after the next request.",
-    ),
-    "answers soon": (
-        (measured(1.2), CPU), {"in_use": "cpu", "held_ns": 34_400 * MS},
-        "cpu", ["takes-over", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) was compared and is 3.1 times as fast as the CPU, and "
-        "takes over in 34 s, as sides change at most 2 times a minute.",
-    ),
-    "not yet the CPU": (
-        (measured(4.8), CPU), {"in_use": "vulkan:0", "held_ns": 3_000 * MS},
-        "vulkan:0", ["selected", "takes-over"],
-        "Runs on vulkan:0 (Mali-G52): 1.3 times as slow as the CPU, 4.8 ms against 3.7 ms a "
-        "request; the CPU takes over in 3 s, as sides change at most 2 times a minute.",
-    ),
-    "too little": (
-        (measured(3.4), CPU), {}, "cpu", ["too-little", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) was compared and is 1.08 times as fast as the CPU, too "
-        "little to change for.",
-    ),
-    "about the same": (
-        (measured(3.8), CPU), {}, "cpu", ["too-little", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) was compared and is about as fast as the CPU.",
-    ),
-    "demoted": (
-        (measured(1.2, is_demoted=True), measured(2.0, **OTHER_GPU), CPU), {},
-        "vulkan:1", ["demoted", "selected", "not-best"],
-        "Runs on vulkan:1 (Adreno): 1.9 times as fast as the CPU, 2 ms against 3.7 ms a request.",
-    ),
-    "demoted, but alone": (
-        (measured(1.2, is_demoted=True), CPU), {}, "vulkan:0", ["selected", "not-best"],
-        "Runs on vulkan:0 (Mali-G52): 3.1 times as fast as the CPU, 1.2 ms against 3.7 ms a "
-        "request; the capability database puts it behind others, but none "
-        "is fast enough.",
-    ),
-    "two routes to one device": (
-        (measured(1.2, physical="a"), predicted(device="gles31:0", physical="a"),
-         predicted(-2.0, device="gles31:1", physical="b"), CPU), {},
-        "vulkan:0", ["selected", "other-route", "not-yet", "not-best"],
-        "Runs on vulkan:0 (Mali-G52): 3.1 times as fast as the CPU, 1.2 ms against 3.7 ms a "
-        "request.",
-    ),
-    "deadline kept by a GPU": (
-        (measured(3.6, at_ns=15 * MS), measured(1.2, at_ns=25 * MS, **OTHER_GPU), LATE_CPU),
-        {"deadline_s": 0.02}, "vulkan:0", ["selected", "misses-deadline", "misses-deadline"],
-        "Runs on vulkan:0 (Mali-G52): keeps the deadline of 20 ms with 15 ms for 90 % of "
-        "requests; the CPU needs 30 ms.",
-    ),
-    "deadline missed by all": (
-        (measured(3.6, at_ns=28 * MS), measured(5.0, at_ns=25 * MS, **OTHER_GPU), LATE_CPU),
-        {"deadline_s": 0.02}, "vulkan:1",
-        ["misses-deadline", "selected", "misses-deadline"],
-        "Runs on vulkan:1 (Adreno): comes nearest to the deadline of 20 ms with 25 ms for 90 % of "
-        "requests; the CPU needs 30 ms.",
-    ),
-    "deadline missed by all, the CPU is the fastest": (
-        (measured(3.6, at_ns=35 * MS), LATE_CPU), {"deadline_s": 0.02},
-        "cpu", ["misses-deadline", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) needs 35 ms for 90 % of requests, and the deadline is "
-        "20 ms; the CPU needs 30 ms for 90 % of requests.",
-    ),
-    "deadline missed by the CPU, nothing compared": (
-        (predicted(phase="opening"), LATE_CPU), {"deadline_s": 0.02},
-        "cpu", ["opening", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) should be about 3 times as fast as the CPU, and is being "
-        "opened in the background; the CPU needs 30 ms for 90 % of requests, and the deadline "
-        "is 20 ms.",
-    ),
-    "deadline kept by the CPU alone": (
-        (measured(1.2, at_ns=25 * MS), replace(CPU, at_ns=18 * MS)), {"deadline_s": 0.02},
-        "cpu", ["misses-deadline", "selected"],
-        "Runs on cpu: vulkan:0 (Mali-G52) needs 25 ms for 90 % of requests, and the deadline is "
-        "20 ms.",
-    ),
-    "software allowed": (
-        (measured(1.2, name="llvmpipe", is_software=True), CPU), {"allow_software": True},
-        "vulkan:0", ["selected", "not-best"],
-        "Runs on vulkan:0 (llvmpipe): 3.1 times as fast as the CPU, 1.2 ms against 3.7 ms a "
-        "request.",
-    ),
-    "named": (
-        (LLVMPIPE, CPU), {"asked": "vulkan:0"}, "vulkan:0", ["named", "not-named"],
-        "Runs on vulkan:0 (llvmpipe): asked for by name.",
-    ),
-    "named cpu": (
-        (measured(1.0), ABSENT, CPU), {"asked": "cpu"}, "cpu", ["not-named", "no-loader", "named"],
-        "Runs on cpu: asked for by name.",
-    ),
-    "named family": (
-        (ABSENT, replace(LLVMPIPE, device="vulkan:1"), CPU), {"asked": "vulkan"},
-        "vulkan:1", ["no-loader", "named", "not-named"],
-        "Runs on vulkan:1 (llvmpipe): asked for by name.",
-    ),
-    "named, with operators it lacks": (
-        (predicted(code="unsupported-op", detail="no Einsum here"), CPU), {"asked": "vulkan:0"},
-        "vulkan:0", ["named", "not-named"],
-        "Runs on vulkan:0 (Mali-G52): asked for by name, although no Einsum here.",
-    ),
-    "named, and failed since": (
-        (predicted(device="gles31:0"), predicted(code="device-lost", detail=""), CPU),
-        {"asked": "vulkan:0", "falls_back": True},
-        "cpu", ["not-named", "device-lost", "fallback"],
-        "Runs on cpu: vulkan:0 (Mali-G52) was left out: the driver lost the device.",
-    ),
-}  # fmt: skip
+ALTERED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a GPU that was slower": ("faster", {"belief": [300_000, 20_000, 3]}, "cpu"),
+    "less certain that it is faster": ("faster", {"belief": [-100_000, 500_000, 1]}, "cpu"),
+    "a GPU that was faster": ("too little", {"belief": [-1_100_000, 20_000, 3]}, "vulkan:0"),
+    "lost": ("faster", {"phase": "lost"}, "cpu"),
+    "not open": ("faster", {"phase": "closed"}, "cpu"),
+    "forbidden": ("faster", {"code": "quirk"}, "cpu"),
+    "software": ("faster", {"is_software": True}, "cpu"),
+    "demoted": ("two GPUs", {"is_demoted": True}, "vulkan:1"),
+    "too late": ("deadline kept by a GPU", {"at_ns": 40 * MS}, "vulkan:1"),
+}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_choice_codes_and_sentence(name: str) -> None:
-    candidates, more, device, codes, sentence = CASES[name]
-    found = decided(*candidates, **more)
-    assert found.device == device
-    assert [r.code for r in found.rows] == codes
-    assert found.reason == sentence
-    assert [r.device for r in found.rows if r.status == "selected"] == [device]
-    assert all(r.reason and r.code in SENTENCES for r in found.rows)
+@pytest.mark.parametrize("name", ALTERED)
+def test_replay_of_other_measurements_chooses_otherwise(name: str) -> None:
+    case, change, device = ALTERED[name]
+    before = CASES[case]
+    saved = json.loads(before.to_json())
+    saved["record"]["candidates"][0].update(change)
+    changed = Decision.from_dict(saved)
+    assert changed.device == before.device
+    assert changed.replay().device == device != before.device
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_replay_is_byte_identical(name: str) -> None:
-    candidates, more, *_ = CASES[name]
-    found = decided(*candidates, **more)
-    text = found.to_json()
-    loaded = Decision.from_dict(json.loads(text))
-    assert loaded == found
-    assert loaded.to_json() == text
-    assert loaded.replay().to_json() == text
-    assert json.loads(text)["schema"] == "gpuedge.decision/4"
-
-
-def test_replay_does_not_trust_the_saved_answer() -> None:
-    saved = json.loads(decided(measured(1.2), CPU).to_json())
-    saved["device"] = "cpu"
-    assert Decision.from_dict(saved).device == "cpu"
-    assert Decision.from_dict(saved).replay().device == "vulkan:0"
+def test_replay_of_another_policy_chooses_otherwise() -> None:
+    for change in ({"min_speedup": 4.0}, {"max_memory_bytes": 1}):
+        saved = json.loads(decided(measured(1.2, memory_bytes=2), CPU).to_json())
+        saved["record"]["policy"].update(change)
+        assert Decision.from_dict(saved).device == "vulkan:0"
+        assert Decision.from_dict(saved).replay().device == "cpu"
 
 
 def loss(theta: float, var: float, k: float) -> tuple[float, float]:
@@ -293,14 +77,52 @@ def test_smaller_expected_loss_is_taken(theta: float, var: float, margin: float)
         assert (found.device == "vulkan:0") == (gpu_loss < cpu_loss)
 
 
-def test_of_two_gpus_the_smaller_expected_loss_wins_wherever_it_stands() -> None:
+def test_of_two_gpus_the_faster_one_is_weighed_against_the_cpu_wherever_it_stands() -> None:
     fast, faster = measured(1.5), measured(1.2, **OTHER_GPU)
     assert decided(fast, faster, CPU).device == "vulkan:1"
     assert decided(faster, fast, CPU).device == "vulkan:1"
     assert decided(fast, replace(fast, device="vulkan:1"), CPU).device == "vulkan:0"
-    sure = replace(fast, belief=Belief(ppm(-0.9), ppm(0.01), 9))
-    doubtful = replace(faster, belief=Belief(ppm(-1.2), ppm(0.8), 1))
-    assert decided(doubtful, sure, CPU).device == "vulkan:0"
+
+
+@pytest.mark.parametrize("in_use", ["cpu", "vulkan:0"])
+@pytest.mark.parametrize("theta", [-0.3, -0.14, -0.09, -0.05, 0.1])
+def test_after_a_change_of_sides_only_a_third_of_the_loss_changes_them_again(
+    in_use: str, theta: float
+) -> None:
+    """Compared with the integral of the loss: 1 at first, `Options.stay` after the first change."""
+    gpu = predicted(theta, phase="ready", belief=Belief(ppm(theta), ppm(0.01), 3))
+    cpu_loss, gpu_loss = loss(theta, 0.01, 1 / 1.1)
+    for has_switched, stay in ((False, 1), (True, DEFAULT.stay)):
+        found = decided(gpu, CPU, in_use=in_use, has_switched=has_switched)
+        is_gpu = gpu_loss * stay < cpu_loss if in_use == "cpu" else gpu_loss < cpu_loss * stay
+        assert found.device == ("vulkan:0" if is_gpu else "cpu")
+        assert not {"takes-over"} & {row.code for row in found.rows}
+
+
+def test_a_side_that_stays_although_the_other_one_is_a_little_better_says_so() -> None:
+    even = measured(3.4, belief=Belief(ppm(-0.05), ppm(0.01), 3))
+    on_gpu = decided(even, CPU, in_use="vulkan:0", has_switched=True)
+    assert on_gpu.reason == (
+        "Runs on vulkan:0 (Mali-G52): 1.08 times as fast as the CPU, 3.4 ms against 3.7 ms a "
+        "request; changing back would gain too little."
+    )
+    assert on_gpu.rows[1].code == "too-little"
+    assert on_gpu.rows[1].reason == "changing back to it would gain too little"
+    better = measured(3.2, belief=Belief(ppm(-0.14), ppm(0.01), 3))
+    on_cpu = decided(better, CPU, in_use="cpu", has_switched=True)
+    assert on_cpu.rows[0].code == "too-little"
+    assert "1.15 times as fast as the CPU, too little to change for" in on_cpu.reason
+
+
+def test_opening_pays_once_the_losses_are_as_high_as_its_price() -> None:
+    """Start-up and five runs of exp(theta + var / 2), against the loss of each request."""
+    for theta, told in ((-1.1, 120), (0.7, 830), (-2.0, 81)):
+        price = 200 + 5 * 3.7 * math.exp(theta + 0.6)
+        after = price / (loss(theta, 1.2, 1 / 1.1)[0] * 3.7)
+        assert after == pytest.approx(told, rel=0.02)
+        assert f"pays after about {told} requests" in decided(predicted(theta), CPU).reason
+        later = decided(predicted(theta, since=100_000), CPU, requests=100_050).reason
+        assert "pays after about 100,000 requests; 100,050 were" in later
 
 
 def test_of_gpus_that_keep_the_deadline_the_smaller_expected_loss_wins() -> None:
@@ -310,10 +132,20 @@ def test_of_gpus_that_keep_the_deadline_the_smaller_expected_loss_wins() -> None
     assert decided(even, demoted, LATE_CPU, deadline_s=0.02).device == "vulkan:0"
 
 
+def test_a_gpu_that_only_the_deadline_speaks_for_says_so() -> None:
+    """The faster GPU misses it; of those that ran, this one is the fastest at the percentile."""
+    late, even = measured(1.2, at_ns=25 * MS), measured(3.6, at_ns=15 * MS, **OTHER_GPU)
+    found = decided(late, even, replace(CPU, at_ns=18 * MS), deadline_s=0.02)
+    assert found.reason == (
+        "Runs on vulkan:1 (Adreno): keeps the deadline of 20 ms with 15 ms for 90 % of requests; "
+        "the CPU needs 18 ms."
+    )
+    assert [row.code for row in found.rows] == ["misses-deadline", "selected", "not-best"]
+
+
 @pytest.mark.parametrize("phase", ["", "closed", "opening", "late", "trial", "lost", "failed"])
-def test_only_what_is_ready_and_measured_is_taken(phase: str) -> None:
+def test_only_what_is_ready_is_taken(phase: str) -> None:
     assert decided(measured(1.2, phase=phase), CPU).device == "cpu"
-    assert decided(predicted(-5.0, phase="ready"), CPU).device == "cpu"
 
 
 def test_doubt_costs_a_choice_what_speed_alone_would_give() -> None:
@@ -326,16 +158,7 @@ def test_start_up_of_a_ready_device_is_sunk() -> None:
     assert decided(measured(1.2, startup_ns=10**13), CPU).device == "vulkan:0"
 
 
-def test_a_named_device_that_cannot_be_used_is_an_error_that_says_why() -> None:
-    with pytest.raises(NoUsableDeviceError, match=r"vulkan:0.*cannot be used") as caught:
-        decided(predicted(code="crashed", detail="signal 11"), CPU, asked="vulkan:0")
-    assert "signal 11" in str(caught.value.known)
-    with pytest.raises(NoUsableDeviceError) as caught:
-        decided(measured(1.2), CPU, asked="wgpu")
-    assert "usable here: vulkan:0, cpu" in str(caught.value.known)
-
-
-@pytest.mark.parametrize("schema", ["gpuedge.decision/3", "gpuedge.decision/5"])
+@pytest.mark.parametrize("schema", ["gpuedge.decision/4", "gpuedge.decision/6"])
 def test_other_versions_are_refused_by_name(schema: str) -> None:
     saved = {**decided(CPU).to_dict(), "schema": schema}
     with pytest.raises(InputError, match="of another version") as caught:

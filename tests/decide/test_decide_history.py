@@ -23,11 +23,11 @@ from gpuedge.decide.history import (
     MAX_LAUNCHES,
     MAX_MODELS,
     SCHEMA,
-    DeviceHistory,
     History,
     ModelHistory,
     device_key,
 )
+from gpuedge.decide.record import DeviceHistory
 from gpuedge.safety.store import load_sealed, save_sealed
 
 GPU = DeviceHistory(Belief(-200_000, 90_000, 1), 2 * 10**8, 10**6, 2 * 10**6)
@@ -49,7 +49,7 @@ def test_later_launch_finds_what_earlier_ones_kept(tmp_path: Path) -> None:
     assert launch(tmp_path, "m", 100, cpu_ns=10**7, devices={"gpu": GPU})
     assert launch(tmp_path, "m", 7)
     assert kept(tmp_path, "m") == ((100, 7), 10**7, {"gpu": GPU})
-    newer = replace(GPU, belief=Belief(-250_000, 50_000, 2), gpu_ns=None)
+    newer = replace(GPU, belief=Belief(-250_000, 50_000, 2), gpu_ns=0)
     assert launch(tmp_path, "m", 8, devices={"gpu": newer, "other": GPU})
     assert kept(tmp_path, "m") == ((100, 7, 8), 10**7, {"gpu": newer, "other": GPU})
     assert History(tmp_path).of("n") == ModelHistory()

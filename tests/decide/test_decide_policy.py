@@ -11,7 +11,7 @@ import pytest
 
 from gpuedge.core.errors import ConfigError
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import Evidence, Record
+from gpuedge.decide.record import DeviceCandidate, Record
 
 
 def test_defaults_are_the_contract() -> None:
@@ -67,7 +67,7 @@ def test_what_watches_a_device_is_recorded_exactly() -> None:
 
 def test_record_holds_every_field_of_the_policy() -> None:
     policy = Policy(deadline_s=0.02, max_memory_bytes=1 << 20, decide="load", monitor=False)
-    record = Record("cpu", policy, (Evidence("cpu", is_software=False),), "0.1.0")
+    record = Record("cpu", policy, (DeviceCandidate("cpu", is_software=False),), "0.1.0")
     saved = json.loads(json.dumps(record.to_dict()))
     assert set(saved["policy"]) == set(Policy.__dataclass_fields__) - {"calibration", "max_shapes"}
     assert Record(**saved) == record

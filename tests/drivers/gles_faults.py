@@ -173,7 +173,7 @@ def busy(level: str) -> None:
 def other(level: str) -> None:
     """A device that is no longer the one that was listed is refused."""
     info = infos(level)[0]
-    stranger = info.replace(identity=dataclasses.replace(info.identity, name="X", GL_RENDERER="X"))
+    stranger = info.replace(identity=info.identity.replace(name="X", GL_RENDERER="X"))
     try:
         backends.load(level).open(stranger)
     except DriverError as error:

@@ -115,7 +115,7 @@ def test_there_are_few_pages_and_words() -> None:
 
 
 OWN = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-UNBROKEN = {"decision.md"}
+UNBROKEN: set[str] = set()
 """Pages whose lines are still longer."""
 
 

@@ -56,7 +56,8 @@ class Worker:
         self.token = request["token"]
 
     def send(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"token": self.token, "event": event, "at": self.at, **fields}) + "\n"
+        own = {"token": self.token, "event": event, "at": self.at, "when": 0.0, "cpu": 0.0}
+        line = json.dumps({**own, **fields}) + "\n"
         with open(self.request["result"], "a") as file:
             file.write(line)
 

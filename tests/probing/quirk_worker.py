@@ -30,7 +30,14 @@ class Worker:
 
     def send(self, event: str, **fields: Any) -> None:
         """Write an event."""
-        line = {"token": self.request["token"], "event": event, "at": 0, **fields}
+        line = {
+            "token": self.request["token"],
+            "event": event,
+            "at": 0,
+            "when": 0.0,
+            "cpu": 0.0,
+            **fields,
+        }
         with open(self.request["result"], "a") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -28,7 +28,8 @@ from gpuedge.core.errors import (
 from gpuedge.core.reasons import SENTENCES, STATUSES, Reason
 from gpuedge.probing import child, kat, protocol
 from gpuedge.probing.judge import Ending, Transcript, judge
-from gpuedge.probing.protocol import STEPS, read_events
+from gpuedge.probing.protocol import EVENTS, STEPS
+from gpuedge.safety.channel import ROBBED, EventChannel, EventReader
 
 CANDIDATE = Candidate("scripted", "null", "f")
 TOKEN = "t" * 32
@@ -79,11 +80,15 @@ def probe(
     """Run the child's work here and return the events it wrote."""
     monkeypatch.setattr(backends, "load", lambda name: backend)
     path = folder / "result"
-    path.touch()
-    channel = protocol.EventChannel(str(path), TOKEN)
+    channel = EventChannel(str(path), TOKEN)
     child.LevelProbe(channel, time.monotonic() + 60.0, skip=skip).run(CANDIDATE)
-    events, junk = read_events(path.read_bytes(), TOKEN)
-    assert junk == 0
+    return written(path)
+
+
+def written(path: Path) -> list[Any]:
+    reader = EventReader(path, TOKEN, EVENTS)
+    events = reader.take(is_over=True)
+    assert reader.junk == 0
     return events
 
 
@@ -254,8 +259,7 @@ def test_every_code_has_a_status() -> None:
 
 def test_lines_of_the_result_stand_alone(tmp_path: Path) -> None:
     path = tmp_path / "result"
-    path.touch()
-    channel = protocol.EventChannel(str(path), TOKEN)
+    channel = EventChannel(str(path), TOKEN)
     channel.step("open", 0)
     channel.step("open", 0)
     channel.step("open", 1)
@@ -272,7 +276,6 @@ def test_a_driver_that_closes_the_files_of_others_is_found_out(
 ) -> None:
     """What it opens under the same number afterwards is not written to."""
     path, theirs = tmp_path / "result", tmp_path / "theirs"
-    path.touch()
 
     class Robbing(NullBackend):
         def open(self, info: DeviceInfo, **options: Any) -> Any:
@@ -285,18 +288,17 @@ def test_a_driver_that_closes_the_files_of_others_is_found_out(
             return super().open(info, **options)
 
     def leave(status: int) -> None:
-        assert status == protocol.ROBBED
+        assert status == ROBBED
         raise SystemExit(status)
 
     monkeypatch.setattr(backends, "load", lambda name: Robbing())
     monkeypatch.setattr(os, "_exit", leave)
-    channel = protocol.EventChannel(str(path), TOKEN)
+    channel = EventChannel(str(path), TOKEN)
     number = channel._fd
     with pytest.raises(SystemExit):
         child.LevelProbe(channel, time.monotonic() + 60.0).run(CANDIDATE)
-    events, junk = read_events(path.read_bytes(), TOKEN)
-    assert junk == 0
-    (row,) = judge(CANDIDATE, Transcript(events, 0, Ending("exit", protocol.ROBBED), "", 1.0))[0]
+    events = written(path)
+    (row,) = judge(CANDIDATE, Transcript(events, 0, Ending("exit", ROBBED), "", 1.0))[0]
     assert (row.status, row.code) == ("crashed", "exited")
     assert "closed files that are not its own while opening the device" in row.reason
     if takes_its_number:

@@ -6,7 +6,6 @@ folder in place of our files is as good as nothing; what a killed probe left beh
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -20,10 +19,12 @@ from gpuedge import backends, capdb
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.null import NullBackend
 from gpuedge.core.errors import ConfigError, DatabaseError
-from gpuedge.probing import child, judge, protocol, run, verdicts
+from gpuedge.probing import child, judge, run, verdicts
 from gpuedge.probing.api import probe
+from gpuedge.probing.protocol import EVENTS
 from gpuedge.safety import child as safe_child
 from gpuedge.safety import machine, paths
+from gpuedge.safety.channel import EventChannel, EventReader
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("fakes")]
 PACKAGED = Path(paths.data_folder("capability_db"))
@@ -163,12 +164,11 @@ def test_a_fault_of_the_database_in_the_child_is_no_verdict_on_the_driver(
     """As when the database is edited between the parent's look at it and the child's."""
     monkeypatch.setattr(backends, "load", lambda name: NullBackend())
     monkeypatch.setenv("GPUEDGE_DB", "/nonexistent")
-    (fakes / "result").touch()
-    channel = protocol.EventChannel(str(fakes / "result"), "t")
+    channel = EventChannel(fakes / "result", "t")
     candidate = Candidate("scripted", "null", "f")
     with pytest.raises(DatabaseError):
         child.LevelProbe(channel, time.monotonic() + 60.0).run(candidate)
-    events, _ = protocol.read_events((fakes / "result").read_bytes(), "t")
+    events = EventReader(fakes / "result", "t", EVENTS).take(is_over=True)
     ending = safe_child.Ending("exit", 1)
     (row,) = judge.judge(candidate, judge.Transcript(events, 0, ending, "DatabaseError", 1.0))[0]
     assert (row.status, row.code, row.evidence["step"]) == ("broken", "no-token", "prepare")
@@ -190,24 +190,6 @@ def test_a_result_file_that_becomes_a_pipe_is_not_awaited(
     monkeypatch.setenv("PROBE_FAKES", "pipe")
     (row,) = probe().tried
     assert (row.status, row.code) == ("broken", "no-token")
-
-
-BROKEN_EVENTS: list[dict[str, Any]] = [
-    {"event": []}, {"event": "step", "step": []}, {"event": "step", "step": {}},
-    {"event": "devices", "devices": [None]}, {"event": "devices", "devices": [{}]},
-    {"event": "devices", "devices": [{"index": 0, "identity": 5, "is_software": False}]},
-    {"event": "devices", "devices": [{"index": "0", "identity": {}, "is_software": False}]},
-    {"event": "failed", "status": [], "code": []}, {"event": "failed", "status": "ok", "code": {}},
-    *({"event": "device", "index": 0, "status": "ok", "code": "ok", **wrong}
-      for wrong in ({"caps": 5}, {"evidence": "x"}, {"seconds": "x"}, {"seconds": float("nan")},
-                    {"seconds": [1]}, {"index": True}, {"index": None})),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("event", BROKEN_EVENTS, ids=str)
-def test_an_event_with_fields_of_another_type_is_junk(event: dict[str, Any]) -> None:
-    line = json.dumps({"token": "t", **event}).encode()
-    assert protocol.read_events(line, "t") == ([], 1)
 
 
 def leftover(folder: Path, name: str, age_s: float) -> Path:

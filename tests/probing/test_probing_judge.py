@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import SENTENCES, STATUSES
 from gpuedge.probing.judge import Transcript, judge
-from gpuedge.probing.protocol import read_events
+from gpuedge.probing.protocol import EVENTS, DeviceTold
+from gpuedge.safety.channel import EventReader
 from gpuedge.safety.child import Ending
 
 CANDIDATE = Candidate("vulkan", "/usr/share/vulkan/icd.d/some_icd.json", "f")
@@ -24,10 +26,8 @@ def step(name: str, index: int | None = None) -> dict[str, Any]:
 
 
 def devices(count: int) -> dict[str, Any]:
-    listed = [
-        {"index": i, "identity": {"api": "vulkan", "name": f"GPU {i}"}, "is_software": False}
-        for i in range(count)
-    ]
+    who = ({"api": "vulkan", "name": f"GPU {i}", "os": "linux"} for i in range(count))
+    listed = tuple(DeviceTold(i, identity, False) for i, identity in enumerate(who))
     return {"event": "devices", "devices": listed}
 
 
@@ -95,7 +95,7 @@ def test_name_of_an_unreached_driver_is_its_file() -> None:
 
 
 def line(**fields: Any) -> bytes:
-    return json.dumps({"token": TOKEN, **fields}).encode() + b"\n"
+    return json.dumps({"token": TOKEN, "at": 0, "when": 0.0, "cpu": 0.0, **fields}).encode() + b"\n"
 
 
 @pytest.mark.parametrize(
@@ -105,21 +105,25 @@ def line(**fields: Any) -> bytes:
         b"[]\n",
         b"null\n",
         b"[" * 100000 + b"\n",
-        b'{"event": "done"}\n',
-        b'{"token": "abd", "event": "done"}\n',
+        line(event="done", token="abd"),
         line(event="finished"),
-        line(event="done", at="0"),
-        line(event="step", step="dance"),
-        line(event="devices"),
-        line(event="device", status="ok", code="ok"),
-        line(event="device", index=0, status="fine", code="ok"),
-        line(event="failed", status="absent", code="gone"),
+        line(event=[]),
+        line(event="device", index=0, status="ok", code="ok", caps=5),
         line(),
+        line(event="done")[:-9] + b"\n",
     ],
 )
-def test_unsound_line_is_junk(bad: bytes) -> None:
-    events, junk = read_events(line(event="done") + bad + line(event="done"), TOKEN)
-    assert ([e["event"] for e in events], junk) == (["done", "done"], 1)
+def test_unsound_line_is_junk(bad: bytes, tmp_path: Path) -> None:
+    """What each field of each event may be, `tests/unit/test_records.py` tries."""
+    good, path = line(event="done"), tmp_path / "result"
+    reader = EventReader(path, TOKEN, EVENTS)
+    assert reader.take() == []
+    path.write_bytes(good + bad + good[:9])
+    assert [e["event"] for e in reader.take()] == ["done"] and reader.take() == []
+    with path.open("ab") as file:
+        file.write(good[9:] + bad[:-1])
+    events = [*reader.take(), *reader.take(is_over=True)]
+    assert ([e["event"] for e in events], reader.junk) == (["done"], 2)
 
 
 SOUND = st.sampled_from(
@@ -165,8 +169,8 @@ SAFE = "GPU\\x1b[2J\\r\\nok\\u202e\\ud800"
 
 
 def test_text_of_a_driver_cannot_steer_a_terminal() -> None:
-    listed = devices(1)
-    listed["devices"][0] |= {"model": HOSTILE, "identity": {"api": "vulkan", "name": HOSTILE}}
+    who = {"api": "vulkan", "name": HOSTILE, "os": "linux"}
+    listed = {"event": "devices", "devices": (DeviceTold(0, who, False, HOSTILE),)}
     evidence = {
         "error": f"a\n\tb {HOSTILE}",
         "checks": [{HOSTILE: 1.5}],

@@ -20,8 +20,10 @@ from gpuedge.probing.judge import (
     parts,
 )
 from gpuedge.probing.launcher import group
+from gpuedge.probing.protocol import ROWS, DeviceTold
 from gpuedge.probing.report import ProbeRow
-from gpuedge.probing.run import _read, probe_all
+from gpuedge.probing.run import probe_all
+from gpuedge.safety.channel import EventReader
 from gpuedge.safety.child import CLEAN, Ending
 
 LONG = 20.0
@@ -162,7 +164,7 @@ def test_time_of_the_levels_before_is_not_a_levels_own() -> None:
 
 
 def test_device_whose_turn_did_not_come_is_not_held_against_the_driver() -> None:
-    listed = [{"index": i, "identity": {}, "is_software": False} for i in range(2)]
+    listed = tuple(DeviceTold(i, {}, False) for i in range(2))
     events = [
         event(0, "devices", devices=listed), event(0, "step", step="run", index=0)
     ]  # fmt: skip
@@ -190,8 +192,8 @@ def test_driver_that_spins_or_hangs_is_ended_after_a_time_of_its_own(
     }  # fmt: skip
     launcher.Launcher(request).run()
     assert time.monotonic() < request["ends"] - 10
-    found = _read(tmp_path / "rows", "t")
-    ((bad,), (good,)) = (found[i] for i in range(2))
+    told = EventReader(tmp_path / "rows", "t", ROWS).take(is_over=True)
+    ((bad,), (good,)) = (e["rows"] for e in sorted(told, key=lambda e: int(e["at"])))
     assert (bad.status, good.status) == ("timeout", "ok")
     assert says in bad.reason
     assert _is_lasting(bad)

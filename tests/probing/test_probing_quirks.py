@@ -17,8 +17,9 @@ from quirk_fakes import Interpreted, Rasteriser, Told, be_quick, broken, info, v
 from gpuedge.backends.base import Candidate
 from gpuedge.cli import doctor
 from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.core.driver import DeviceInfo
 from gpuedge.core.errors import DeviceLostError, DriverError, NoUsableDeviceError
-from gpuedge.isolation import messages
+from gpuedge.core.record import plain, read
 from gpuedge.probing import child, kat, protocol, quirks, report, trials
 from gpuedge.probing.protocol import RUNS
 from gpuedge.runtime.strings import find
@@ -366,5 +367,4 @@ def test_driver_is_not_loaded_where_the_machine_alone_forbids_it(
 
 def test_host_process_is_told_what_to_leave() -> None:
     restricted = info().replace(disabled=frozenset({"fp16"}), limits={"max_texture_size": 512})
-    told = json.loads(json.dumps(messages.info_to_record(restricted)))
-    assert messages.info_from_record(told) == restricted
+    assert read(DeviceInfo, json.loads(json.dumps(plain(restricted)))) == restricted

@@ -50,63 +50,13 @@ def test_a_whole_row_and_a_row_of_the_least_are_accepted() -> None:
     assert ProbeRow.from_dict({**least, "unknown": DEEP}).index is None
 
 
-ODD: list[Any] = [None, 5, 5.5, True, "", "text", [], ["a"], {}, {"a": 1}, NAN, INF, -1, 10**400]
-FITTING: dict[str, list[Any]] = {
-    **{k: ["", "text"] for k in ("device", "backend", "code", "reason", "name", "key")},
-    **{k: ["", "text"] for k in ("fingerprint", "model", "physical", "database")},
-    "status": [],
-    "identity": [{}, {"a": 1}],
-    "is_software": [None, True],
-    "caps": [{}, {"a": 1}],
-    "env": [{}],
-    "index": [None, 5, -1, 10**400],
-    "seconds": [None, 5, 5.5, -1],
-    "evidence": [{}, {"a": 1}],
-    "is_cached": [True],
-    "route": [None, 5, -1, 10**400],
-    "restrictions": [{}, {"a": 1}],
-}
-"""Of ODD, what each field may hold."""
-
-
-def is_among(value: Any, values: list[Any]) -> bool:
-    return any(type(v) is type(value) and v == value for v in values)
-
-
-@pytest.mark.parametrize("field", ProbeRow._fields)
-def test_every_field_has_its_type(field: str) -> None:
-    assert set(FITTING) == set(ProbeRow._fields)
-    for value in ODD:
-        if is_among(value, FITTING[field]):
-            ProbeRow.from_dict({**record(), field: value})
-        else:
-            with pytest.raises(InputError, match=rf"no {field} that can be used"):
-                ProbeReport.from_dict(report({**record(), field: value}))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("status", "fine"),
-        ("index", 0.0),
-        ("is_software", 1),
-        ("env", {"A": None}),
-        ("restrictions", restrictions(entries="a-0001")),
-        ("restrictions", restrictions(features=[5])),
-        ("restrictions", restrictions(storages={"rgba16f": True})),
-        ("restrictions", restrictions(is_demoted=1)),
-        ("restrictions", restrictions(limits={"max_invocations": 6.4})),
-        ("restrictions", restrictions(limits={"max_invocations": True})),
-        ("restrictions", restrictions(limits=[])),
-        ("identity", {"api": "vulkan", "name": 5, "os": "linux"}),
-        ("identity", {"api": "vulkan", "name": "GPU", "os": "linux", "vendorID": "7"}),
-        ("identity", {"api": "vulkan", "name": "GPU", "os": "linux", "driverID": True}),
-        ("identity", {"api": "vulkan", "name": "GPU", "os": "linux", "driverInfo": 5}),
-    ],
-)
-def test_values_inside_are_looked_at_too(field: str, value: Any) -> None:
-    with pytest.raises(InputError, match=rf"no {field} that can be used"):
-        ProbeRow.from_dict({**record(), field: value})
+def test_what_does_not_fit_is_refused_and_named() -> None:
+    """What each field may be, `tests/unit/test_records.py` tries."""
+    bad = {**record(), "restrictions": restrictions(features=[5])}
+    with pytest.raises(InputError, match="no restrictions that can be used"):
+        ProbeRow.from_dict(bad)
+    with pytest.raises(InputError, match="tried: restrictions: features: 5 is not a text"):
+        ProbeReport.from_dict(report(record(), bad))
 
 
 def test_what_is_accepted_can_be_used() -> None:
@@ -117,17 +67,9 @@ def test_what_is_accepted_can_be_used() -> None:
     assert json.loads(made.to_json())["tried"] == [record()]
 
 
-@pytest.mark.parametrize("row", [None, 5, NAN, "row", [], ["device"], True])
-def test_rows_that_are_no_objects(row: Any) -> None:
-    with pytest.raises(InputError, match="no device that can be used"):
-        ProbeReport.from_dict(report(row))
-
-
 @pytest.mark.parametrize(
     "document",
-    [None, 5, [], "text", report(schema=None), report(schema=[DEEP]), report(tried=None),
-     report(tried={"a": 1}), report(version=None), report(version=3), report(seconds=None),
-     report(seconds="1"), report(seconds=NAN), report(seconds=10**400), report(seconds=10**5000)],
+    [None, report(schema=[DEEP]), report(tried=None), report(seconds=10**5000), report(5)],
     ids=lambda d: str(d)[:60] if not isinstance(d, dict) else None,
 )  # fmt: skip
 def test_documents_that_are_no_reports(document: Any) -> None:
@@ -173,42 +115,15 @@ def test_an_entry_as_it_was_is_found(tmp_path: Path) -> None:
     assert use(stored(tmp_path, lambda entry: None)) is not None
 
 
-FIELDS = ["backend", "candidate", "rows", "when", "deadline_s"]
-UNFIT: list[Any] = [None, "text", [5], [[]], {}, {"a": 1}, True, 10**400, [None]]
-
-
-@pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("value", UNFIT, ids=lambda v: str(v)[:20])
-def test_sealed_entry_with_a_field_of_another_type_is_absent(
-    tmp_path: Path, field: str, value: Any
-) -> None:
-    if isinstance(value, str) and field in ("backend", "candidate"):
-        value = [value]
-    assert use(stored(tmp_path, lambda entry: entry.update({field: value}))) is None
-
-
-@pytest.mark.parametrize("field", FIELDS)
-def test_sealed_entry_without_a_field_is_absent(tmp_path: Path, field: str) -> None:
-    assert (
-        use(stored(tmp_path, lambda entry: {k: v for k, v in entry.items() if k != field})) is None
-    )
-
-
-@pytest.mark.parametrize("entry", [5, [], "text", True, {}, {"rows": []}])
+@pytest.mark.parametrize("entry", [5, {}, {"rows": []}, {"rows": [], "when": 1.0}])
 def test_sealed_entry_that_is_something_else_is_absent(tmp_path: Path, entry: Any) -> None:
     assert use(stored(tmp_path, lambda _: entry)) is None
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("index", "0"), ("identity", 5), ("env", {"A": 5}), ("seconds", "x"), ("reason", None),
-     ("device", []), ("code", "no-such-code"), ("code", []), ("status", "fine"), ("caps", None),
-     ("fingerprint", ["f"]), ("evidence", [])],
-)  # fmt: skip
+    ("field", "value"), [("index", "0"), ("identity", 5), ("code", "no-such-code"), ("caps", None)]
+)
 def test_sealed_row_with_a_field_of_another_type_is_absent(
     tmp_path: Path, field: str, value: Any
 ) -> None:
-    def change(entry: dict[str, Any]) -> None:
-        entry["rows"][0][field] = value
-
-    assert use(stored(tmp_path, change)) is None
+    assert use(stored(tmp_path, lambda entry: entry["rows"][0].update({field: value}))) is None

@@ -68,7 +68,7 @@ def main(folder: str, key: str, *words: str) -> None:
             step = word
             watch.step(word)
         elif word == "reboot":
-            watch._facts["boot"] = "an earlier one"
+            watch._facts = watch._facts.replace(boot="an earlier one")
         elif word == "own":
             continue
         elif word == "wait":

@@ -163,14 +163,53 @@ def test_activity_tells_sleeping_from_computing_and_from_waiting_for_a_processor
             one.end()
 
 
-def test_forked_process_is_a_child_too(tmp_path: Path) -> None:
-    code = f"""
+FORK = """
 from pathlib import Path
 from gpuedge.safety.child import Child
-pid = os.fork()
-if pid == 0:
-    os.kill(os.getpid(), signal.SIGABRT)
-print(Child.of_fork(pid, Path({str(tmp_path)!r}) / "none").end(10.0).what)"""
-    one = started(tmp_path, code)
+one = Child.fork(Path("forked"))
+if one is None:
+    print(sorted(os.listdir("/proc/self/fd"), key=int)[:3], flush=True)
+    %s
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are made on Linux only")
+def test_forked_process_is_a_child_too(tmp_path: Path) -> None:
+    ends = "os.kill(os.getpid(), signal.SIGABRT)"
+    one = started(tmp_path, f"{FORK % ends}\nprint(one.end(10.0).what)")
     assert one.end(10.0) == child.CLEAN
     assert one.tail().strip() == signal.Signals.SIGABRT.name
+    assert "['0', '1', '2']" in (tmp_path / "forked").read_text()
+
+
+IN_A_DRIVER = """
+from gpuedge.safety.contain import contain
+contain(60.0)
+assert sys.stdin.buffer.read() == b""
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(f"there.{os.getpid()}", "w")
+time.sleep(60)
+"""
+PARENT = f"""
+from pathlib import Path
+from gpuedge.safety import child
+argv = (sys.executable, "-c", "import os, signal, sys, time" + {IN_A_DRIVER!r})
+kept = [child.Child(argv, child.environment(), ".", output=Path("started")) for _ in range(2)]
+for number in range(2):
+    kept.append(child.Child.fork(Path("forked")))
+    if kept[-1] is None:
+        exec({IN_A_DRIVER!r})
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends it on Linux only")
+def test_what_loads_a_driver_ends_with_its_parent_whatever_it_does(tmp_path: Path) -> None:
+    """However many there are, and although the parent has no time to end them."""
+    one = started(tmp_path, PARENT)
+    assert until(lambda: len([*tmp_path.glob("there.*")]) == 4, 30.0), one.tail()
+    pids = [int(path.suffix[1:]) for path in tmp_path.glob("there.*")]
+    assert all(map(is_there, pids))
+    os.kill(one.pid, signal.SIGKILL)
+    assert until(lambda: not any(map(is_there, pids)))
+    one.end()

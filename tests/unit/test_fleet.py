@@ -170,7 +170,7 @@ def test_a_broken_driver_is_paid_for_and_left(fault: str) -> None:
     fleet = cases.fleet("cv .5", 7, 20)
     launch = Launch(fleet, 3, 0, Memory())
     device = next(iter(launch.startup))
-    route = launch.chooser.candidates[device].route
+    route = launch.chooser.candidates[device]
     launch.chooser = Chooser([replace(route, predicted_ns=1000, startup_ns=1000)])
     launch.faults = {device: fault}
     row = dict(zip(COLUMNS, launch.serve(3000), strict=True))

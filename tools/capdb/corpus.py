@@ -127,4 +127,4 @@ def of_entries(entries: Iterable[Entry]) -> Database:
     0
     """
     rows = (source.RawEntry(Path(), i, entry.source, entry.api) for i, entry in enumerate(entries))
-    return Database(Path(), source.Envelope(), rows)
+    return Database(Path(), source.UNSEALED, rows)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuedge.core.record import plain
 from gpuedge.safety import store
-from gpuedge.safety.databases import CURRENT, CURRENT_SCHEMA, updates_folder
+from gpuedge.safety.databases import CURRENT, CURRENT_SCHEMA, Version, current, updates_folder
 
 MEMORY_FILE = "updates.json"
 MEMORY_SCHEMA = "gpuedge.db.updates/1"
@@ -38,25 +38,6 @@ class RefusedError(Exception):
         self.detail = detail
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """An installed version of the database: the name of its folder in `versions`, and its number.
-
-    `digest` is the SHA-256 of its ``database.json``, which holds the digests of all its other
-    files, `bundle` that of the bundle it came in.
-    """
-
-    folder: str
-    db_version: int
-    digest: str
-    bundle: str
-
-    @property
-    def path(self) -> Path:
-        """Where it lies."""
-        return versions_folder() / self.folder
-
-
 def cache() -> Path:
     """Return the folder of everything that updates keep."""
     return Path(updates_folder())
@@ -67,30 +48,12 @@ def versions_folder() -> Path:
     return cache() / "versions"
 
 
-def _version(record: Any) -> Version | None:
-    """Return a stored version, or None for what is none: a folder is a plain name."""
-    try:
-        made = Version(*(record[name] for name in ("folder", "db_version", "digest", "bundle")))
-        texts = (made.folder, made.digest, made.bundle)
-        is_good = type(made.db_version) is int and all(t.replace("-", "").isalnum() for t in texts)
-    except (KeyError, TypeError, AttributeError):
-        return None
-    return made if is_good else None
-
-
-def current() -> tuple[Version | None, Version | None]:
-    """Return the installed version and the one before it; None for what is not there."""
-    body = store.load_sealed(cache() / CURRENT, CURRENT_SCHEMA) or {}
-    return _version(body), _version(body.get("previous"))
-
-
 def make_current(version: Version | None, previous: Version | None = None) -> None:
     """Put a version into use, in one step, or the packaged database. Raises RefusedError."""
     if version is None:
         (cache() / CURRENT).unlink(missing_ok=True)
         return
-    before = None if previous is None else asdict(previous)
-    body = {**asdict(version), "schema": CURRENT_SCHEMA, "previous": before}
+    body = {**plain(version), "schema": CURRENT_SCHEMA, "previous": plain(previous)}
     _save(CURRENT, CURRENT_SCHEMA, body)
 
 

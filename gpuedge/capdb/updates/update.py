@@ -24,10 +24,11 @@ from gpuedge.capdb.check import check_folder, check_schemas, import_extra
 from gpuedge.capdb.place import folder as folder_in_use
 from gpuedge.capdb.updates import bundle, installed
 from gpuedge.capdb.updates.bundle import MAX_ROOT
-from gpuedge.capdb.updates.installed import RefusedError, Version
+from gpuedge.capdb.updates.installed import RefusedError
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError, UpdateError
 from gpuedge.safety import databases, paths
+from gpuedge.safety.databases import Version, current
 from gpuedge.safety.deadline import call_within
 from gpuedge.safety.lock import Lock
 
@@ -160,7 +161,7 @@ def rollback() -> UpdateOutcome:
     """
 
     def work(_: list[int]) -> str:
-        bad, good = installed.current()
+        bad, good = current()
         if bad is None:
             raise RefusedError("nothing-installed")
         held = [*installed.memory()["held_back"], bad.bundle]
@@ -255,7 +256,7 @@ def _state(anchor: bytes) -> Path:
 
 def _is_newer(offer: Offer) -> bool:
     """Say whether an offer is to be installed; refuse one that is worse than what is here."""
-    now, _ = installed.current()
+    now, _ = current()
     if offer.bundle in installed.memory()["held_back"]:
         raise RefusedError("held-back", f"version {offer.db_version}")
     if now is not None and not _loads(now):
@@ -288,7 +289,7 @@ def _install(data: bytes, offer: Offer) -> None:
         unpacked.rename(version.path)
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)
-    good = (v for v in installed.current() if v is not None and v != version and _loads(v))
+    good = (v for v in current() if v is not None and v != version and _loads(v))
     installed.make_current(version, next(good, None))
 
 

@@ -79,7 +79,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) gro
         let v6_last: i32 = v4_d.z - 1i;
         let v7_plane: i32 = v4_d.x * v4_d.y;
         let v8_wide: i32 = d_K.x;
-        let v9_taps: i32 = v3_p.z * d_K.y;
+        let v9_taps: i32 = v3_p.z * d_K.y + 0i;
         var v10_acc: vec4<f32> = vec4<f32>(0.0f);
         if (c_BIAS) {
             v10_acc = t_K[min(u32(k_at(vec4<i32>(0i, c_KH * c_KW, v3_p.z, 0i), d_K)), last_K)];
