@@ -76,9 +76,9 @@ class BodyParser:
         self.operators = 0
         return self._expected(kind, self.cursor.at, self.expression())
 
-    def _expected(self, kind: str, at: int, made: Make) -> Make:
+    def _expected(self, kind: str, at: int, build: Make) -> Make:
         def make() -> t.Expr:
-            value = made()
+            value = build()
             if value.type != kind:
                 self.rules.wrong_value(kind, value.type, at)
             return value
@@ -90,11 +90,11 @@ class BodyParser:
         self.nesting += 1
         if self.nesting > MAX_NESTING:
             self.fail(*_DEEP)
-        made = self._operators(self._unary(), 1)
+        value = self._operators(self._unary(), 1)
         if self.texts[self.cursor.at] == "?":
-            made = self._select(made)
+            value = self._select(value)
         self.nesting -= 1
-        return made
+        return value
 
     def _count(self) -> None:
         self.operators += 1
@@ -162,19 +162,19 @@ class BodyParser:
         return lambda: self.rules.unary(op, value(), at)
 
     def _postfix(self) -> Make:
-        made = self._primary()
+        value = self._primary()
         while (text := self.texts[self.cursor.at]) in (".", "["):
             self._count()
-            made = self._lettered(made) if text == "." else self._component(made)
-        return made
+            value = self._lettered(value) if text == "." else self._component(value)
+        return value
 
-    def _lettered(self, made: Make) -> Make:
+    def _lettered(self, vector: Make) -> Make:
         """Parse ``.letters`` of a vector."""
         at, rules = self._letters(), self.rules
         letters = self.texts[at]
 
         def make() -> t.Expr:
-            value = made()
+            value = vector()
             return rules.swizzle(value, rules.letters(value.type, letters, at))
 
         return make
@@ -187,13 +187,13 @@ class BodyParser:
             self.fail(f"'.{self.texts[at]}' are no components", at=at)
         return at
 
-    def _component(self, made: Make) -> Make:
+    def _component(self, vector: Make) -> Make:
         """Parse ``[constant]`` of a vector."""
         at = self.cursor.at
         index = self._in_brackets()
 
         def make() -> t.Expr:
-            value = made()
+            value = vector()
             return self.rules.swizzle(value, (self.rules.component(value.type, index(), at),))
 
         return make
@@ -221,9 +221,9 @@ class BodyParser:
             return lambda: number
         if text == "(":
             cursor.at = at + 1
-            made = self.expression()
+            inner = self.expression()
             cursor.expect(")", "to close '('")
-            return made
+            return inner
         cursor.unexpected("expected a value")
 
     def _named(self, name: str, at: int) -> Make:
@@ -231,20 +231,21 @@ class BodyParser:
             self._reference(name, at)  # which says what is wrong with it
 
         def make() -> t.Expr:
-            found = self.names.get(name)
-            return found if isinstance(found, t.Literal) else self._reference(name, at)
+            meaning = self.names.get(name)
+            return meaning if isinstance(meaning, t.Literal) else self._reference(name, at)
 
         return make
 
     def _reference(self, name: str, at: int) -> t.Expr:
-        found = self.names.get(name)
-        if isinstance(found, t.Local) and not found.size:
-            return t.LocalRef(found.type, found, t.VARYING if found.assigned else found.time)
-        if isinstance(found, (t.Literal, t.Spec, t.Param)):
-            return found
+        meaning = self.names.get(name)
+        if isinstance(meaning, t.Local) and not meaning.size:
+            time = t.VARYING if meaning.assigned else meaning.time
+            return t.LocalRef(meaning.type, meaning, time)
+        if isinstance(meaning, (t.Literal, t.Spec, t.Param)):
+            return meaning
         if name in ("true", "false"):
             return t.Literal("bool", name == "true")
-        if found is None:
+        if meaning is None:
             self.cursor.unknown(name, at)
         self.fail(f"{name!r} has no value of its own", at=at)
 
@@ -254,17 +255,18 @@ class BodyParser:
         index = self._in_brackets()
 
         def make() -> t.Expr:
-            found = self.names.get(name)
-            if isinstance(found, t.Shared) or (isinstance(found, t.Local) and found.size):
-                return t.Element(found.type, found, self._array_index(found, index, place + 1))
+            meaning = self.names.get(name)
+            if isinstance(meaning, t.Shared) or (isinstance(meaning, t.Local) and meaning.size):
+                at_index = self._array_index(meaning, index, place + 1)
+                return t.Element(meaning.type, meaning, at_index)
             value = self._reference(name, at)
             return self.rules.swizzle(value, (self.rules.component(value.type, index(), place),))
 
         return make
 
-    def _array_index(self, array: t.Local | t.Shared, made: Make, at: int) -> t.Expr:
+    def _array_index(self, array: t.Local | t.Shared, build: Make, at: int) -> t.Expr:
         """Build the index of an array and check what can be checked."""
-        index = made()
+        index = build()
         if index.type != "int":
             self.fail(f"an index is int, not {index.type}", at=at)
         if isinstance(array, t.Shared):
@@ -351,10 +353,10 @@ class BodyParser:
 
     def _tensor(self, name: str) -> t.Tensor:
         """Parse the tensor that is the first argument of `name`."""
-        found = self.texts[self.cursor.at]
-        tensor = self.names.get(found)
+        word = self.texts[self.cursor.at]
+        tensor = self.names.get(word)
         if not isinstance(tensor, t.Tensor):
-            self.fail(f"{name}() takes a tensor first, found {found!r}")
+            self.fail(f"{name}() takes a tensor first, found {word!r}")
         tensor.used = True
         self.cursor.at += 1
         return tensor
@@ -377,10 +379,10 @@ class BodyParser:
     def local(self, name: str, kind: str, **values: int | str | t.Expr | None) -> t.Local:
         """Declare a local."""
         self.uid += 1
-        made = t.Local(name, kind, self.uid, **values)  # type: ignore[arg-type]
-        self.names[name] = made
+        local = t.Local(name, kind, self.uid, **values)  # type: ignore[arg-type]
+        self.names[name] = local
         self.declared.append(name)
-        return made
+        return local
 
     def body(self) -> Step:
         """Parse ``{ ... }`` or one statement; what it declares ends with it."""
@@ -443,10 +445,10 @@ class BodyParser:
         self.seen.add(name)
         return name
 
-    def _declare_value(self, name: str, kind: str, at: int, made: Make) -> Step:
+    def _declare_value(self, name: str, kind: str, at: int, build_value: Make) -> Step:
         def build(into: list[t.Stmt]) -> None:
             self.cursor.check_free(name, at, self.names)
-            value = made()
+            value = build_value()
             into.append(t.Declare(self.local(name, kind, time=value.time, value=value), value))
 
         return build
@@ -454,11 +456,11 @@ class BodyParser:
     def _declare_array(self, name: str, kind: str, name_at: int) -> Step:
         at = self.cursor.at + 1
         self.operators = 0
-        made = self._in_brackets()
+        build_size = self._in_brackets()
 
         def build(into: list[t.Stmt]) -> None:
             self.cursor.check_free(name, name_at, self.names)
-            size = self.rules.array_size(kind, made(), at)
+            size = self.rules.array_size(kind, build_size(), at)
             into.append(t.Declare(self.local(name, kind, size=size, assigned=True), None))
 
         return build
@@ -505,8 +507,8 @@ class BodyParser:
     ) -> int | None:
         """Build the component of a value of type `kind` that is assigned."""
         component = None
-        for place, made in places:
-            component = self.rules.component(kind, made(), place)
+        for place, build in places:
+            component = self.rules.component(kind, build(), place)
             kind = t.BASE[kind]
         if letters:
             picked = self.rules.letters(kind, self.texts[letters], letters)
@@ -534,12 +536,12 @@ class BodyParser:
         return target
 
     def _assigned_value(
-        self, place: tuple[t.Local | t.Shared, t.Expr | None, int | None], op: str, made: Make,
+        self, place: tuple[t.Local | t.Shared, t.Expr | None, int | None], op: str, build: Make,
         at: int,
     ) -> t.Expr:  # fmt: skip
         target, index, component = place
         kind = target.type if component is None else t.BASE[target.type]
-        value = made()
+        value = build()
         if op != "=":
             old: t.Expr
             if index is not None:

@@ -444,8 +444,8 @@ class _Shader(TextPrinter):
 
     def blob(self) -> KernelBlob:
         """Print everything and return the blob."""
-        one = self.component
-        for function in self.kernel.functions if one is None else one.functions:
+        component = self.component
+        for function in self.kernel.functions if component is None else component.functions:
             args = ", ".join(map(self._declared, function.args))
             self._function(f"{self.types[function.type]} f_{function.name}({args})", function)
         self._main()

@@ -105,13 +105,13 @@ class KernelParser:
         is_out = self.texts[at] == "out"
         cursor.at += 1
         cursor.expect("tensor", "after 'in' or 'out'")
-        if is_out and any(tensor.access == "write" for tensor in kernel.tensors):
+        if is_out and any(other.access == "write" for other in kernel.tensors):
             self.fail("a kernel has one out tensor", at=at)
         self.tensor_at[self.texts[cursor.at]] = cursor.at
         name = self._new_name("tensor")
-        made = t.Tensor(name, "write" if is_out else "read", len(kernel.tensors))
-        kernel.tensors.append(made)
-        self.inside.names[name] = made
+        tensor = t.Tensor(name, "write" if is_out else "read", len(kernel.tensors))
+        kernel.tensors.append(tensor)
+        self.inside.names[name] = tensor
         cursor.expect(";", "after the name")
 
     def _const(self) -> None:
@@ -152,15 +152,15 @@ class KernelParser:
         at = cursor.at
         value = self.inside.typed(kind)
         default = self.inside.rules.constant(value, "the default of a spec", at).value
-        spec_id = 3 + sum(spec.spec_id > 2 for spec in kernel.specs)
+        spec_id = 3 + sum(other.spec_id > 2 for other in kernel.specs)
         if is_size:
             if default < 1:
                 self.fail(f"{name} is at least 1", at=cursor.at - 1)
             spec_id = _SIZE_NAMES.index(name)
             self.sizes[name] = int(default)
-        made = t.Spec(name, cast(ScalarType, kind), spec_id, default)
-        kernel.specs.append(made)
-        self.inside.names[name] = made
+        spec = t.Spec(name, cast(ScalarType, kind), spec_id, default)
+        kernel.specs.append(spec)
+        self.inside.names[name] = spec
         cursor.expect(";", "after the default")
 
     def _param(self) -> None:
@@ -171,9 +171,9 @@ class KernelParser:
             cursor.unexpected("expected int or float after 'param'")
         cursor.at += 1
         name = self._new_name("param")
-        made = t.Param(name, cast(Literal["int", "float"], kind))
-        self.kernel.params.append(made)
-        self.inside.names[name] = made
+        param = t.Param(name, cast(Literal["int", "float"], kind))
+        self.kernel.params.append(param)
+        self.inside.names[name] = param
         cursor.expect(";", "after the name")
 
     def _only_group(self) -> None:
@@ -198,9 +198,9 @@ class KernelParser:
             self.fail(f"a shared array of {size.value} elements", at=at)
         cursor.expect("]", "to close '['")
         cursor.expect(";", "after the declaration")
-        made = t.Shared(name, kind, size)
-        self.kernel.shared.append(made)
-        self.inside.names[name] = made
+        array = t.Shared(name, kind, size)
+        self.kernel.shared.append(array)
+        self.inside.names[name] = array
 
     def _local_size(self) -> None:
         self._only_group()
@@ -242,13 +242,13 @@ class KernelParser:
         body: list[t.Stmt] = []
         while self.texts[cursor.at] not in ("return", "}"):
             inside.statement()(body)
-        made = t.Function(name, kind, args, body, self._return(kind, name))
+        function = t.Function(name, kind, args, body, self._return(kind, name))
         inside.names = outer
         if inside.in_main:
-            self.kernel.main, self.has_main = made, True
+            self.kernel.main, self.has_main = function, True
         else:
-            self.kernel.functions.append(made)
-            inside.names[name] = made
+            self.kernel.functions.append(function)
+            inside.names[name] = function
 
     def _function_args(self) -> list[t.Local]:
         cursor = self.cursor

@@ -121,14 +121,14 @@ class Rules:
         a, b = left.type, right.type
         if isinstance(left, t.Literal) and isinstance(right, t.Literal) and a == b == "int":
             key = (op, left.value, right.value)
-            found = self.folded.get(key)
-            if found is None:
-                found = self.fold(self._operator(op, left, right, at), at)
+            folded = self.folded.get(key)
+            if folded is None:
+                folded = self.fold(self._operator(op, left, right, at), at)
                 if not self.dead:
-                    self.folded[key] = found
-            return found
-        made = self._operator(op, left, right, at)
-        return made if made.time else self.fold(made, at)
+                    self.folded[key] = folded
+            return folded
+        operator = self._operator(op, left, right, at)
+        return operator if operator.time else self.fold(operator, at)
 
     def _operator(self, op: str, left: t.Expr, right: t.Expr, at: int) -> t.Op:
         a, b = left.type, right.type

@@ -96,8 +96,8 @@ class Cursor:
                 self.fail(f"unexpected character {token!r}", at=at)
 
     def _splice(self, *, given: bool) -> None:
-        found = _HOOK_LINE.search(self.text)
-        hooks = [i for i, token in enumerate(self.texts) if token[:2] == "//"] if found else []
+        has_hook = _HOOK_LINE.search(self.text)
+        hooks = [i for i, token in enumerate(self.texts) if token[:2] == "//"] if has_hook else []
         if len(hooks) > 1:
             self.fail("//EPILOGUE may stand in one place only", at=hooks[1])
         if not hooks:
@@ -135,8 +135,8 @@ class Cursor:
 
     def unexpected(self, message: str) -> NoReturn:
         """Fail at the next token, saying what it is."""
-        found = self.texts[self.at]
-        self.fail(f"{message}, found {repr(found) if found else 'the end'}")
+        word = self.texts[self.at]
+        self.fail(f"{message}, found {repr(word) if word else 'the end'}")
 
     def unknown(self, name: str, at: int) -> NoReturn:
         """Fail because `name` is not declared."""

@@ -181,8 +181,8 @@ WRONG: dict[str, tuple[Callable[..., bool], ModuleType, str, str]] = {
         beside, neighbours, "self._block(stmt.then, apart)", "self._block(stmt.then, is_apart)"),
     "assigned elsewhere": (
         beside, neighbours, "self._block(stmt.orelse, apart)", "pass"),
-    "arrays": (beside, neighbours, "return replace(made, array=self.local(made.array, j))",
-               "return made"),
+    "arrays": (beside, neighbours, "return replace(changed, array=self.local(changed.array, j))",
+               "return changed"),
     "columns of a group": (
         beside, neighbours, "size.value % self._count == 0", "size.value % 2 == 0"),
     "groups where there are no rows": (
