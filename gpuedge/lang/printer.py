@@ -114,7 +114,7 @@ class TextPrinter:
 
     def _close(self) -> None:
         """End a block."""
-        self.indent = self.indent[4:]
+        self.indent = self.indent.removesuffix(INDENT)
         self._line("}")
 
     def _block(self, body: list[t.Stmt]) -> None:
@@ -131,7 +131,7 @@ class TextPrinter:
         self._open(f"if ({self._value(stmt.condition)})")
         self._block(stmt.then)
         if stmt.orelse:
-            self.indent = self.indent[4:]
+            self.indent = self.indent.removesuffix(INDENT)
             self._open("} else")
             self._block(stmt.orelse)
         self._close()
