@@ -301,7 +301,6 @@ def load(
     filename: str,
     consts: Mapping[str, int] | None = None,
     epilogue: str | None = None,
-    epilogue_name: str = "epilogue",
     is_half: bool = False,
 ) -> t.Kernel:
     """Parse, type and legalise a kernel text.
@@ -316,8 +315,6 @@ def load(
         Values that replace those of ``const int`` declarations.
     epilogue : str, optional
         Text that takes the place of the line ``//EPILOGUE``; by default one that changes nothing.
-    epilogue_name : str
-        What errors call the epilogue.
     is_half : bool
         Whether ``half`` and ``hvec4`` are float16. By default they are other words for ``float``
         and ``vec4``, so that one text serves both.
@@ -327,7 +324,7 @@ def load(
     KernelSyntaxError (GE-301)
         The first thing wrong, with line, column and caret.
     """
-    cursor = Cursor(text, filename, epilogue, epilogue_name)
+    cursor = Cursor(text, filename, epilogue)
     if not is_half:
         cursor.widen()
     kernel = KernelParser(cursor, consts or {}).parse()

@@ -72,11 +72,10 @@ class Cursor:
         Number of the token that comes next.
     """
 
-    def __init__(self, text: str, filename: str, epilogue: str | None, epilogue_name: str) -> None:
+    def __init__(self, text: str, filename: str, epilogue: str | None) -> None:
         self.text = text
         self.filename = filename
         self.epilogue = DEFAULT_EPILOGUE if epilogue is None else epilogue
-        self.epilogue_name = epilogue_name
         self.texts: list[str] = _TOKEN.findall(text)
         self.at = 0
         self.hook = -1  # number of the first token of the epilogue
@@ -117,7 +116,7 @@ class Cursor:
         """Return the text that token `at` lies in, what errors call it, and the offset there."""
         text, name = self.text, self.filename
         if self.hook <= at < self.hook_end:
-            text, name, at = self.epilogue, self.epilogue_name, at - self.hook
+            text, name, at = self.epilogue, "epilogue", at - self.hook
         elif self.hook >= 0 and at >= self.hook_end:
             at -= self.hook_end - self.hook - 1
         starts = [match.start(1) for match in _TOKEN.finditer(text)]

@@ -283,9 +283,9 @@ HOOKED = HEAD + "//EPILOGUE\nvec4 main(ivec4 p) { return epilogue(load4(A, p), p
 def test_errors_in_the_epilogue_name_the_epilogue() -> None:
     epilogue = "in tensor B;\nvec4 epilogue(vec4 v, ivec4 p) {\n    return v + load4(B, q);\n}"
     with pytest.raises(KernelSyntaxError) as caught:
-        lang.load(HOOKED, filename="t.kern", epilogue=epilogue, epilogue_name="add.kern")
+        lang.load(HOOKED, filename="t.kern", epilogue=epilogue)
     first, source, caret = parts_of(caught.value)
-    assert first.startswith("add.kern:3:25: 'q' is not declared")
+    assert first.startswith("epilogue:3:25: 'q' is not declared")
     assert source == "        return v + load4(B, q);"
     assert caret.index("^") == source.index("q")
 
@@ -312,7 +312,7 @@ def test_errors_after_the_epilogue_name_the_text() -> None:
 )
 def test_hook_mistakes(text: str, epilogue: str | None, message: str) -> None:
     with pytest.raises(KernelSyntaxError) as caught:
-        lang.load(text, filename="t.kern", epilogue=epilogue, epilogue_name="e.kern")
+        lang.load(text, filename="t.kern", epilogue=epilogue)
     assert message in caught.value.what
 
 
