@@ -95,7 +95,7 @@ def one(level: str) -> dict[str, Any]:
     with gpuedge.Session(relu_model(VALUES), device=level, fallback="error") as session:
         np.testing.assert_array_equal(session.run({"x": x})["y"], np.maximum(x, 0))
         latest: Any = session._latest
-        executable = latest._side.whole  # the recorded work itself
+        executable = latest.choice.placed.whole  # the recorded work itself
         impl, recording = executable.executor.impl, executable.recordings[0]
         os.environ.update(impl.info.candidate.env)  # the API's own work goes to the same driver
         bare, around = bare_work(level, impl.info)

@@ -39,7 +39,7 @@ def main() -> None:
     for device in devices():
         with gpuedge.Session(model, device=device, fallback="error") as session:
             session.run({"x": x})
-            executable = session._latest._side.whole  # the recorded work itself
+            executable = session._latest.choice.placed.whole  # the recorded work itself
             impl, recording = executable.executor.impl, executable.recordings[0]
             found = medians(
                 {

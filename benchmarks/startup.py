@@ -212,7 +212,7 @@ def served(model: bytes, seconds: float, *, allow_software: bool) -> list[float]
         feed = {key: np.zeros(shape, np.float32)}
         end = time.perf_counter() + seconds
         while time.perf_counter() < end and not session.health.switches:
-            phases = {c.phase for c in session._latest._chooser.candidates.values()}
+            phases = {c.phase for c in session._latest.choice.chooser.candidates.values()}
             start = time.perf_counter()
             session.run(feed)
             if "opening" in phases or not allow_software:

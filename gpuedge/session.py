@@ -185,7 +185,7 @@ class Session:
             names, inputs = chosen(inputs, self._model.outputs), input_feed
         seconds = None if timeout_s is None else check_timeout(timeout_s)
         try:
-            shapes = server.match(inputs)
+            shapes = server.models.match(inputs)
             if shapes is None:
                 server.check_open()
                 inputs = check_inputs(inputs, self._model)
@@ -357,7 +357,7 @@ class Session:
 
     @property
     def health(self) -> Health:
-        """How the model fares: what answered its requests, what failed, how long they take.
+        """The health of the model: what answered its requests, what failed, how long they take.
 
         A snapshot; where the model leaves input shapes open, that of the shapes run last, and
         ``pending`` before the first run.

@@ -306,19 +306,6 @@ def check_limits(made: Plan, caps: Caps) -> None:
         assert trips_of(made, one) < LOOP_LIMIT, one.variant
 
 
-def convolved(x: Array, w: Array, stride: int = 1, pad: int = 0) -> Array:
-    """Cross-correlate by definition, in float64."""
-    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    high, wide = ((x.shape[i] - w.shape[i]) // stride + 1 for i in (2, 3))
-    y = np.empty((x.shape[0], w.shape[0], high, wide))
-    for i in range(high):
-        for j in range(wide):
-            top, left = i * stride, j * stride
-            part = x[:, :, top : top + w.shape[2], left : left + w.shape[3]]
-            y[:, :, i, j] = np.tensordot(part, w.astype(np.float64), ((1, 2, 3), (1, 2, 3)))
-    return y
-
-
 def trips_of(made: Plan, one: Pass) -> int:
     """Return the most loop iterations that one invocation of a pass makes."""
     kernel = kernel_of(one.source)

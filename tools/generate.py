@@ -37,8 +37,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuedge.ops.call import Array, one_operator
-from gpuedge.ops.warm import warm
+from gpuedge.ops.call import Array, one_operator, warm
 
 if TYPE_CHECKING:
     from gpuedge.device import Device

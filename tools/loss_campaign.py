@@ -177,8 +177,8 @@ def await_device(
     if counts["requests"] - counts["last_wait"] < MEANWHILE:
         return 0
     end = time.monotonic() + RETURN_S
-    found = POOL.device_health(session.health.device, options.isolation)
-    while found.state == "recovering" and time.monotonic() < end:
+    found = POOL.device(session.health.device, options.isolation)
+    while found.state.is_recovering and time.monotonic() < end:
         os.environ["GPUFAULT_SEED"] = str(rng.integers(2**62))
         time.sleep(0.005)
     counts["last_wait"] = counts["requests"]

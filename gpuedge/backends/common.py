@@ -17,11 +17,6 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.identity import Identity
 
-CLOSE_TIMEOUT_S = 5.0
-"""How long closing a device waits for work in flight, in seconds."""
-COPY_TIMEOUT_S = 60.0
-"""How long a copy between device and host may take."""
-
 MAX_WAIT_S = 2.0**32
 """Waits of a century and more have no limit; larger numbers need not fit a driver's arithmetic."""
 

@@ -27,6 +27,7 @@ from gpuedge.backends.base import (
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import ClosedError, DeviceError, DeviceLostError, DriverError
 from gpuedge.core.kernel import KernelBlob, Number
+from gpuedge.core.times import CLOSE_TIMEOUT_S
 from gpuedge.safety.deadline import keep
 
 log = logging.getLogger("gpuedge.backends")
@@ -208,7 +209,7 @@ class OpenDevice:
         try:
             if self.queue.lost is None or not self.queue.is_idle:
                 with self._scope:
-                    self.queue.finish(common.CLOSE_TIMEOUT_S)
+                    self.queue.finish(CLOSE_TIMEOUT_S)
         except ClosedError as error:
             log.debug("closing: %s", error)
         except DeviceError as error:  # too late, or no answer: either way it may still run

@@ -86,14 +86,14 @@ class _Pair:
 
     def series(self) -> Series:
         """Return what was timed."""
-        made = cast("GpuExecutable", self.made[GPU])
-        work, spent = Work(**planned(made.graph, made.plan)), self.compile_ns
+        executable = cast("GpuExecutable", self.made[GPU])
+        work, spent = Work(**planned(executable.graph, executable.plan)), self.compile_ns
         return Series(self.name, work, spent[CPU], spent[GPU], tuple(self.windows))
 
     def close(self) -> None:
         """Release both."""
-        for one in self.made.values():
-            one.close()
+        for executable in self.made.values():
+            executable.close()
 
 
 def measure(

@@ -115,7 +115,7 @@ class Trace:
     @property
     def runs(self) -> int:
         """How many runs there are, cold ones included."""
-        return sum(len(w.sides) for one in self.series for w in one.windows)
+        return sum(len(w.sides) for series in self.series for w in series.windows)
 
 
 def dumped(trace: Trace) -> bytes:
@@ -173,21 +173,21 @@ def parsed(data: bytes, name: str) -> Trace:
 
 def _check_runs(trace: Trace) -> None:
     """Raise UnfitError unless one thread can have made these runs, on one clock."""
-    if len({one.graph for one in trace.series}) < len(trace.series):
+    if len({series.graph for series in trace.series}) < len(trace.series):
         raise UnfitError("a graph comes twice")
     runs: list[tuple[int, int]] = []
-    for one in trace.series:
-        if not one.windows:
-            raise UnfitError(f"there are no windows of {one.graph}")
+    for series in trace.series:
+        if not series.windows:
+            raise UnfitError(f"there are no windows of {series.graph}")
         clock = 0
-        for window in one.windows:
+        for window in series.windows:
             if not len(window.sides) == len(window.start_ns) == len(window.took_ns):
-                raise UnfitError(f"sides and times of {one.graph} differ in number")
+                raise UnfitError(f"sides and times of {series.graph} differ in number")
             if not {*COLD} <= set(window.sides):
-                raise UnfitError(f"a window of {one.graph} lacks warm runs of one alternative")
+                raise UnfitError(f"a window of {series.graph} lacks warm runs of one alternative")
             for start, took in zip(window.start_ns, window.took_ns, strict=True):
                 if start < clock:
-                    raise UnfitError(f"the clock went backwards in {one.graph}")
+                    raise UnfitError(f"the clock went backwards in {series.graph}")
                 clock = start + took
                 runs.append((start, clock))
     if len(runs) > MAX_RUNS:

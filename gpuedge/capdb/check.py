@@ -46,7 +46,7 @@ def check_schemas(path: Path) -> None:
             raise bad(folder / name, wrong)
 
 
-def first_error(name: str, found: dict[str, Any]) -> str:
+def first_error(name: str, body: dict[str, Any]) -> str:
     """Return what is wrong with the document of a file, by its schema; empty if nothing is."""
     library = import_extra("jsonschema")
     checker = library.Draft202012Validator
@@ -55,7 +55,7 @@ def first_error(name: str, found: dict[str, Any]) -> str:
         kind = Path(name).parts[0].removesuffix(".json")
         place = paths.data_dir("capability_db") / f"{kind}.schema.json"
         schema = document(place, contents(place))
-    error = library.exceptions.best_match(checker(schema).iter_errors(found))
+    error = library.exceptions.best_match(checker(schema).iter_errors(body))
     return "" if error is None else f"{error.json_path}: {error.message:.200}"
 
 

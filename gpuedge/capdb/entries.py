@@ -195,7 +195,7 @@ def _meets(match: Mapping[str, Any], api: str, known: Mapping[str, frozenset[str
         if wanted is not None and words.isdisjoint(wanted):
             return False
     families = match.get("family") if "vendor" in known else None
-    return families is None or any(FAMILIES.get(one) in known["vendor"] for one in families)
+    return families is None or any(FAMILIES.get(family) in known["vendor"] for family in families)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +229,16 @@ class Action:
 
     def restrictions(self, name: str) -> Restrictions:
         """Return what the entry of this id forbids. Raises ValueError where that is nothing."""
-        made = Restrictions(
+        restrictions_ = Restrictions(
             **{kind: getattr(self, f"disable_{kind}") for kind in SETS},
             is_backend_off=self.disable_backend,
             limits=self.limits,
             is_demoted=self.demote,
             entries=(name,),
         )
-        if made.is_empty:
+        if restrictions_.is_empty:
             raise ValueError("its action restricts nothing")
-        return made
+        return restrictions_
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,13 +322,13 @@ Hex: TypeAlias = Annotated[str, _hex]
 
 def _device_ids(ids: tuple[Any, ...]) -> DeviceIds:
     spans, masks = [], []
-    for one in ids:
-        if not isinstance(one, dict):
-            spans.append((one, one))
-        elif "mask" in one:
-            masks.append((one["value"], one["mask"]))
+    for number in ids:
+        if not isinstance(number, dict):
+            spans.append((number, number))
+        elif "mask" in number:
+            masks.append((number["value"], number["mask"]))
         else:
-            spans.append((one["first"], one["last"]))
+            spans.append((number["first"], number["last"]))
     return DeviceIds(tuple(spans), tuple(masks))
 
 

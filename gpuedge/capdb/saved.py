@@ -68,16 +68,16 @@ def identities(folder: Path) -> dict[str, Mapping[str, Any]]:
     path = own if own.exists() else paths.data_dir("capability_db") / IDENTITIES
     try:
         records = json.loads(contents(path))
-        found = {str(record["id"]): record for record in records}
+        by_id = {str(record["id"]): record for record in records}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise bad(path, f"it is not a list of identities: {error!r}") from None
-    if len(found) < len(records):
+    if len(by_id) < len(records):
         raise bad(path, "an id is there twice")
-    return found
+    return by_id
 
 
 def title(record: Mapping[str, Any]) -> str:
     """Return what a record calls its device."""
-    found = [t for key in _NAMES if isinstance(t := record.get(key), str) and t]
+    texts = [t for key in _NAMES if isinstance(t := record.get(key), str) and t]
     other = (record.get(key) for key in ("soc", "device", "GL_VERSION"))
-    return next(iter(found), ", ".join(t for t in other if isinstance(t, str) and t) or "-")
+    return next(iter(texts), ", ".join(t for t in other if isinstance(t, str) and t) or "-")

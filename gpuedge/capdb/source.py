@@ -46,10 +46,10 @@ _RELEASE = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,4}")
 
 
 def _release(text: str) -> tuple[int, ...]:
-    found = _RELEASE.match(text)
-    if found is None:
+    match = _RELEASE.match(text)
+    if match is None:
         raise ValueError(f"{text!r:.40} is not a version such as 0.1")
-    return tuple(int(part) for part in found[0].split("."))
+    return tuple(int(part) for part in match[0].split("."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +93,17 @@ def names(folder: Path) -> list[str]:
     Raises DatabaseError where there are too many, or a folder cannot be listed.
     """
     check_place(folder)
-    found = [name for name in TABLES if os.path.exists(os.path.join(folder, name))]
+    files = [name for name in TABLES if os.path.exists(os.path.join(folder, name))]
     top = os.path.join(folder, ENTRIES)
     try:
         for api in os.listdir(top) if os.path.isdir(top) else ():
             inner = os.listdir(os.path.join(top, api))
-            found += [f"{ENTRIES}/{api}/{name}" for name in inner if name.endswith(".json")]
+            files += [f"{ENTRIES}/{api}/{name}" for name in inner if name.endswith(".json")]
     except OSError as error:
         raise bad(folder / ENTRIES, f"it cannot be listed: {error}") from None
-    if len(found) > MAX_FILES:
+    if len(files) > MAX_FILES:
         raise bad(folder / ENTRIES, f"it holds more than {MAX_FILES} files")
-    return sorted(found)
+    return sorted(files)
 
 
 def envelope(folder: Path) -> Envelope:
@@ -187,4 +187,4 @@ def section(folder: Path, name: str, data: bytes) -> list[RawEntry]:
         raise bad(path, "its api and vendor must be those of its name")
     if not isinstance(record.get("entries"), list):
         raise bad(path, "entries must be a list")
-    return [RawEntry(path, i, one, api) for i, one in enumerate(record["entries"])]
+    return [RawEntry(path, i, entry, api) for i, entry in enumerate(record["entries"])]

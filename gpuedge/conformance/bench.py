@@ -61,9 +61,9 @@ class Watched(GpuExecutor):
 
     def compile(self, *arguments: Any, **named: Any) -> GpuExecutable:
         """Compile a segment as the product does, and remember it."""
-        made = super().compile(*arguments, **named)
-        self.made.append(made)
-        return made
+        model = super().compile(*arguments, **named)
+        self.made.append(model)
+        return model
 
     def rule_out(self, rivals: tuple[str, ...]) -> None:
         """Start a case: forget what was compiled; use no variant of `rivals`."""
@@ -111,22 +111,22 @@ class Bench:
         counters = self.executor.impl.counters
         before = counters.submits
         verdict = case.judge(device)
-        rows = [row for made in self.executor.made for row in made.rows]
+        rows = [row for model in self.executor.made for row in model.rows]
         kernels = list(dict.fromkeys(k for row in rows for k in row.kernel.split("+")))
         storages = list(dict.fromkeys(s for row in rows for s in row.storage.split("+") if s))
-        found: Row = {"worst": verdict.worst, "kernels": kernels, "storages": storages}
+        outcome: Row = {"worst": verdict.worst, "kernels": kernels, "storages": storages}
         elsewhere = [row.device for row in rows if row.device not in (self.executor.device, "host")]
         if not verdict.ok:
-            found |= {"status": FAILED, "reason": verdict.message}
+            outcome |= {"status": FAILED, "reason": verdict.message}
         elif elsewhere or not rows or counters.submits == before:
-            found |= {"status": FAILED, "reason": "the device did not do the work"}
+            outcome |= {"status": FAILED, "reason": "the device did not do the work"}
         elif case.variant and case.variant not in kernels:
-            found |= {"status": FAILED, "reason": f"it was not served by {case.variant}"}
+            outcome |= {"status": FAILED, "reason": f"it was not served by {case.variant}"}
         elif not KEEPERS[case.storage].is_among(storages) and kernels != ["view"]:
-            found |= {"status": FAILED, "reason": f"nothing was kept as {case.storage}"}
+            outcome |= {"status": FAILED, "reason": f"nothing was kept as {case.storage}"}
         else:
-            found |= {"status": PASSED}
-        return found
+            outcome |= {"status": PASSED}
+        return outcome
 
     def _skip(self, case: Case) -> str:
         """Return why a case does not apply to this device; empty if it does."""

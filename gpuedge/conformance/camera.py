@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 
 import gpuedge
-from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import Shape, dims, fill, operand
-from gpuedge.conformance.nodes import MEANINGS
 from gpuedge.opset.bounds import Array, Num, U
+from gpuedge.oracle import layers as oracle
 
 Rng = np.random.Generator
 
 
 def _one(op: str, shape: Shape, wanted: Callable[..., Num], text: str = "", **how: Any) -> Case:
     """Return a function of one array."""
-    draw = lambda rng, *made: [operand(rng, shape, *made)]  # noqa: E731
+    draw = lambda rng, *kind: [operand(rng, shape, *kind)]  # noqa: E731
     return case(op, "-".join(filter(None, (dims(shape), text))), draw, wanted, how)
 
 
@@ -29,21 +28,15 @@ def _moved(op: str, shape: Shape, text: str, meaning: Callable[[Array], Array], 
 
 
 def _total(op: str, shape: Shape, axis: Shape) -> Case:
-    def wanted(x: Num, whole: bool) -> Num:
-        made = MEANINGS[f"Reduce{op.title()}"](x, Num.of(axis), whole=whole, keepdims=0)
-        return made if isinstance(made, Num) else made[0]
-
-    draw = lambda rng, *made: [operand(rng, shape, *made)]  # noqa: E731
+    wanted = partial(oracle.total, axes=axis, keepdims=False, is_mean=op == "mean")
+    draw = lambda rng, *kind: [operand(rng, shape, *kind)]  # noqa: E731
     text = f"{dims(shape)}-axes{'.'.join(map(str, axis))}"
     return case(op, text, draw, wanted, {"axis": axis}, is_sum=True)
 
 
 def _where(a: Shape, b: Shape, c: Shape) -> Case:
-    def wanted(test: Num, x: Num, y: Num) -> Num:
-        return Num(np.where(test.v != 0, x.v, y.v), np.where(test.v != 0, x.e, y.e))
-
-    draw = lambda rng, *made: [operand(rng, s, *made) for s in (a, b, c)]  # noqa: E731
-    return case("where", "-".join(map(dims, (a, b, c))), draw, wanted)
+    draw = lambda rng, *kind: [operand(rng, s, *kind) for s in (a, b, c)]  # noqa: E731
+    return case("where", "-".join(map(dims, (a, b, c))), draw, oracle.choose)
 
 
 def _topk(shape: Shape, k: int, axis: int, part: int) -> Case:
@@ -58,25 +51,17 @@ def _topk(shape: Shape, k: int, axis: int, part: int) -> Case:
         return Num.of(np.take_along_axis(x.v, first, axis) if part == 0 else first)
 
     text = f"{dims(shape)}-k{k}-axis{axis}-{('values', 'indices')[part]}"
-    draw = lambda rng, *made: [operand(rng, shape, *made)]  # noqa: E731
+    draw = lambda rng, *kind: [operand(rng, shape, *kind)]  # noqa: E731
     return case("topk", text, draw, wanted, call=call)
-
-
-def _taps(size: int, new: int) -> Array:
-    """Return the weights of pixels for each new one, by triangles one pixel wide."""
-    places = np.arange(-1, size + 1)
-    centres = (np.arange(new) + 0.5) * size / new - 0.5
-    found = np.zeros((new, size))
-    for place in places:
-        found[:, np.clip(place, 0, size - 1)] += np.maximum(0, 1 - np.abs(place - centres))
-    return found
 
 
 def _resized(x: Num, size: Shape) -> Num:
     """Linear: positions along an axis are a few roundings off, and so are the weights."""
-    down, across = _taps(x.v.shape[-2], size[0]), _taps(x.v.shape[-1], size[1])
+    parts = list(x)
+    for axis, count in zip((-2, -1), size, strict=True):
+        parts = [oracle.resize(part, axis, count) for part in parts]
     own = (8 + 4 * sum(x.v.shape[-2:])) * U * np.abs(x.v).max()
-    return Num(down @ x.v @ across.T, down @ x.e @ across.T + own)
+    return Num(parts[0], parts[1] + own)
 
 
 def _kept(boxes: Array, scores: Array, most: int, allowed: float) -> list[int]:

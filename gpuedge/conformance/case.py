@@ -96,12 +96,12 @@ def case(
     def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
         given = draw(rng, data, dtype)
         if dtype == "float16":
-            given = [None if one is None else one.astype(dtype) for one in given]
+            given = [None if x is None else x.astype(dtype) for x in given]
         function = call or getattr(gpuedge, op)
         whole = {"whole": data in WHOLE} if is_sum else {}
         return Built(
             lambda device: function(*given, device=device, **how or {}),
-            lambda keep: wanted(*(None if one is None else keep(one) for one in given), **whole),
+            lambda keep: wanted(*(None if x is None else keep(x) for x in given), **whole),
         )
 
     return Case(op, text, make, **more)

@@ -95,11 +95,11 @@ def broadcastable(rng: np.random.Generator, count: int, low: int = 0) -> tuple[S
     out = [pick(rng, (1, 2, 3, 4, 5)) for _ in range(rank)]
     while int(np.prod(out)) > 600:
         out[int(np.argmax(out))] = 1
-    found: list[Shape] = []
+    shapes: list[Shape] = []
     for _ in range(count):
         tail = out[rank - int(rng.integers(0, rank + 1)) :] if rank else []
-        found.append(tuple(1 if rng.random() < 0.25 else d for d in tail))
-    return tuple(found)
+        shapes.append(tuple(1 if rng.random() < 0.25 else d for d in tail))
+    return tuple(shapes)
 
 
 def dims(shape: Sequence[int]) -> str:

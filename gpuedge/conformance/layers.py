@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import Shape, dims, fill, padding, pick, short, weights
 from gpuedge.conformance.nodes import run_model
-from gpuedge.graph.build import GraphBuilder
-from gpuedge.graph.ir import TensorType
+from gpuedge.graph.build import chain
 from gpuedge.graph.writer import to_bytes
 from gpuedge.opset.bounds import Array, Num
 from gpuedge.opset.tensor import Window
+from gpuedge.oracle import layers as oracle
+from gpuedge.oracle.functions import activated
 from gpuedge.plan.conv import Slices
 from gpuedge.plan.conv import facts as plan_facts
 from gpuedge.plan.matmul import facts as product_facts
@@ -63,7 +63,7 @@ def conv(
         f"g{groups}{'b' if bias else ''}{'-fixed' if fixed else ''}{f'-{act}' if act else ''}"
     )
     reach = [(k[axis] - 1) * dilation[axis] + 1 for axis in range(2)]
-    edges = _same(size, stride, reach) if mode == "same" else pads
+    edges = oracle.same_pads(size, k, stride, dilation, upper=True) if mode == "same" else pads
     how: Arguments = {"stride": stride, "dilation": dilation, "groups": groups}
     public = {**how, "padding": mode or padding(edges), "activation": act}
     if extra is not None:
@@ -89,7 +89,7 @@ def conv(
         product = partial(product, tiled=window)
 
     def wanted(*operands: Num | None, whole: bool) -> Num:
-        return oracle.activated(act, product(*operands, whole=whole))
+        return activated(act, product(*operands, whole=whole))
 
     op = "conv_transpose2d" if is_back else "conv2d"
     call = partial(_of_model, edges) if fixed else None
@@ -99,17 +99,11 @@ def conv(
 
 def _of_model(pads: Shape, *operands: Array | None, activation: str | None, device: Any) -> Array:
     """Run a model of one convolution of x, with constant weights and perhaps bias."""
-    builder = GraphBuilder(opset=17)
-    given = {name: one for name, one in zip("xwb", operands, strict=True) if one is not None}
-    for name, array in given.items():
-        if name == "x":
-            builder.input(name, TensorType("float32", array.shape))
-        else:
-            builder.constant(name, array)
-    last = builder.add("Conv", list(given), {"pads": list(pads)})
-    builder.output(builder.add("Relu", [last]) if activation else last)
-    (found,) = run_model(to_bytes(builder.build()), {"x": given["x"]}, device).values()
-    return found
+    named = zip("xwb", operands, strict=True)
+    given = {name: array for name, array in named if array is not None}
+    after: list[tuple[str, str, Any]] = [("Relu", "1", {})] if activation else []
+    graph = chain(given, ("Conv", "".join(given), {"pads": list(pads)}), *after, constants="wb")
+    return run_model(to_bytes(graph), {"x": given["x"]}, device)["y"]
 
 
 def flattened(c: int, size: Pair, m: int) -> Case:
@@ -120,8 +114,8 @@ def flattened(c: int, size: Pair, m: int) -> Case:
         return [fill(rng, x, data), weights(rng, w, data), weights(rng, b, data)]
 
     def wanted(image: Num, filters: Num, right: Num, *, whole: bool) -> Num:
-        made = oracle.conv2d(image, filters, whole=whole)
-        return oracle.matmul(oracle.moved(lambda a: a.reshape(2, -1), made), right, whole=whole)
+        rows = oracle.conv2d(image, filters, whole=whole)
+        return oracle.matmul(oracle.moved(lambda a: a.reshape(2, -1), rows), right, whole=whole)
 
     facts = {"is_whole": int(size[0] * size[1] % 4 == 0), "channels_over": m % 4}
     return case("unpack", f"{dims(x)}-{dims(w)}-{dims(b)}", draw, wanted, call=_of_flattened,
@@ -130,22 +124,10 @@ def flattened(c: int, size: Pair, m: int) -> Case:
 
 def _of_flattened(*operands: Array, device: Any) -> Array:
     """Run a model of a convolution and a matrix product of its flattened images."""
-    builder = GraphBuilder(opset=17)
-    x, w, b = operands
-    builder.input("x", TensorType("float32", x.shape))
-    builder.constant("w", w)
-    builder.constant("b", b)
-    flat = builder.add("Flatten", [builder.add("Conv", ["x", "w"], {})], {})
-    builder.output(builder.add("MatMul", [flat, "b"], {}))
-    (found,) = run_model(to_bytes(builder.build()), {"x": x}, device).values()
-    return found
-
-
-def _same(size: Pair, stride: Pair, reach: Sequence[int]) -> Shape:
-    """Return the padding that ``same`` stands for: the odd one goes to the end."""
-    total = [max(0, (size[i] - 1) // stride[i] * stride[i] + reach[i] - size[i]) for i in (0, 1)]
-    begin = [both // 2 for both in total]
-    return (begin[0], begin[1], total[0] - begin[0], total[1] - begin[1])
+    given = dict(zip("xwb", operands, strict=True))
+    nodes: list[tuple[str, str, Any]] = [("Conv", "xw", {}), ("Flatten", "1", {})]
+    graph = chain(given, *nodes, ("MatMul", "2b", {}), constants="wb")
+    return run_model(to_bytes(graph), {"x": given["x"]}, device)["y"]
 
 
 def draw_conv(rng: np.random.Generator, *, most: int = 24, whole: bool = False) -> Arguments:

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import fill
 from gpuedge.opset.bounds import ULP, Array, Num
+from gpuedge.oracle import layers as oracle
+from gpuedge.oracle.functions import activated
 
 LENGTH = 100_003
 IMAGE = (1, 5, 317, 331)
@@ -41,7 +42,7 @@ def _mean(x: Num) -> Num:
 
 
 def _channels(x: Num, w: Num, b: Num) -> Num:
-    return oracle.activated("relu", oracle.conv2d(x, w, b, pads=(1, 1, 1, 1), whole=True))
+    return activated("relu", oracle.conv2d(x, w, b, pads=(1, 1, 1, 1), whole=True))
 
 
 MATMUL = partial(oracle.matmul, whole=True)

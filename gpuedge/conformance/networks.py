@@ -1,7 +1,7 @@
 """Small networks as ONNX models: what fusion, layouts and memory make of several nodes at once.
 
-Each is described once; the description writes the model that goes through `gpuedge.Session`, and
-computes the float64 steps of the oracle. What the planner fuses keeps its precision; what it stores
+Each is described once, as the model that goes through `gpuedge.Session`; the oracle evaluates its
+graph. What the planner fuses keeps its precision; what it stores
 in between is rounded by the storage, so descriptions say where a node of its own begins (`stored`).
 """
 
@@ -15,54 +15,44 @@ import numpy as np
 
 from gpuedge.conformance.case import Built, Case
 from gpuedge.conformance.data import WHOLE, Shape, fill, weights
-from gpuedge.conformance.nodes import MEANINGS, run_model
-from gpuedge.conformance.storing import KEEPERS, Keeper
+from gpuedge.conformance.nodes import run_model
+from gpuedge.conformance.storing import Keeper
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import TensorType
 from gpuedge.graph.writer import to_bytes
 from gpuedge.opset.bounds import Array, Num
+from gpuedge.oracle.nodes import evaluate
 
 Feeds = dict[str, Array]
 
 
-Value = tuple[str, Num]
-"""A value of a network: its name in the model, and what it must be."""
-
-
 class Net:
-    """A network being described: a model, and what its values must be on a storage."""
+    """A network being described: a model, and which of its values are stored on the way."""
 
-    def __init__(self, inputs: Feeds, constants: Feeds, keep: Keeper, whole: bool) -> None:
+    def __init__(self, inputs: Feeds, constants: Feeds) -> None:
         self.builder = GraphBuilder()
-        self._keep, self._whole = keep, whole
+        self.kept: list[str] = []
         for name, array in inputs.items():
             self.builder.input(name, TensorType("float32", array.shape))
         for name, array in constants.items():
             self.builder.constant(name, array)
-        self.values: dict[str, Value] = {
-            n: (n, keep(a)) for n, a in {**inputs, **constants}.items()
-        }
 
-    def __call__(self, onnx: str, *operands: Value | str, **attrs: Any) -> Value:
-        """Add a node; inputs and constants go by name."""
-        given = [self.values[o] if isinstance(o, str) else o for o in operands]
-        name = self.builder.add(onnx, [of for of, _ in given], attrs)
-        found = MEANINGS[onnx](*(num for _, num in given), whole=self._whole, **attrs)
-        assert isinstance(found, Num)  # no network has nodes of several outputs
-        return name, found
+    def __call__(self, onnx: str, *operands: str, **attrs: Any) -> str:
+        """Add a node of values by name."""
+        return self.builder.add(onnx, operands, attrs)
 
-    def stored(self, onnx: str, *operands: Value | str, **attrs: Any) -> Value:
+    def stored(self, onnx: str, *operands: str, **attrs: Any) -> str:
         """Add a node whose result is stored."""
-        name, num = self(onnx, *operands, **attrs)
-        return name, self._keep(num)
+        self.kept.append(self(onnx, *operands, **attrs))
+        return self.kept[-1]
 
 
-def _residual(net: Net) -> Value:
+def _residual(net: Net) -> str:
     """relu(conv(x) + bias + x): the block that networks are made of."""
     return net("Relu", net("Add", net("Conv", "x", "w", "b", pads=(1, 1, 1, 1)), "x"))
 
 
-def _branches(net: Net) -> Value:
+def _branches(net: Net) -> str:
     """Two convolutions of one input, joined along the channels, and pooled."""
     left = net.stored("Relu", net("Conv", "x", "p"))
     right = net.stored("Conv", "x", "q", pads=(1, 1, 1, 1))
@@ -70,13 +60,13 @@ def _branches(net: Net) -> Value:
     return net("MaxPool", joined, kernel_shape=(2, 2), strides=(2, 2))
 
 
-def _separable(net: Net) -> Value:
+def _separable(net: Net) -> str:
     """Depthwise, pointwise, and an activation after each: a mobile block with a stride."""
     deep = net("Conv", "x", "d", group=9, pads=(1, 1, 1, 1), strides=(2, 2))
     return net("Clip", net("Conv", net.stored("Clip", deep, "lo", "hi"), "p"), "lo", "hi")
 
 
-def _perceptron(net: Net) -> Value:
+def _perceptron(net: Net) -> str:
     """Three layers of Gemm with relu between them, after flattening an image."""
     value = net("Flatten", "x")
     for i in range(2):
@@ -84,24 +74,24 @@ def _perceptron(net: Net) -> Value:
     return net("Gemm", value, "w2", "b2")
 
 
-def _classifier(net: Net) -> Value:
+def _classifier(net: Net) -> str:
     """Convolution, pooling, a fully connected layer and softmax."""
     conv = net.stored("Relu", net("Conv", "x", "w"))
     pooled = net.stored("AveragePool", conv, kernel_shape=(3, 3), strides=(3, 3))
     return net("Softmax", net.stored("MatMul", net("Flatten", pooled), "v"), axis=1)
 
 
-def _row(net: Net) -> Value:
+def _row(net: Net) -> str:
     """A convolution along one axis only, with a stride and dilation."""
     return net("Conv", "x", "w", "b", strides=(2,), dilations=(3,), pads=(2, 1))
 
 
-def _row_back(net: Net) -> Value:
+def _row_back(net: Net) -> str:
     """A transposed convolution along one axis."""
     return net("ConvTranspose", "x", "w", strides=(3,), pads=(1, 0))
 
 
-def _attention(net: Net) -> Value:
+def _attention(net: Net) -> str:
     """softmax(q k^T / 2) v in batches: two products, a transpose and a row reduction."""
     turned = net.stored("Transpose", "k", perm=(0, 1, 3, 2))
     scores = net.stored("Mul", net("MatMul", "q", turned), "half")
@@ -116,7 +106,7 @@ class Network:
     numbers give the result bit for bit.
     """
 
-    describe: Callable[[Net], Value]
+    describe: Callable[[Net], str]
     inputs: Mapping[str, Shape]
     weights: Mapping[str, Shape] = field(default_factory=dict)
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -134,13 +124,19 @@ class Network:
         }
         constants |= {name: np.asarray(n, np.float32) for name, n in self.numbers.items()}
 
-        def described(keep: Keeper, whole: bool) -> tuple[Net, Value]:
-            net = Net(feeds, constants, keep, whole)
-            return net, self.describe(net)
+        net = Net(feeds, constants)
+        result = self.describe(net)
+        net.builder.output(result)
+        graph = net.builder.build()
 
-        net, result = described(KEEPERS["float32"], False)
-        net.builder.output(result[0])
-        return to_bytes(net.builder.build()), feeds, lambda *how: described(*how)[1][1]
+        def reference(keep: Keeper, whole: bool) -> Num:
+            # single numbers become part of the kernel: they are not stored
+            given = {n: keep(a) if a.ndim else Num.of(a) for n, a in {**feeds, **constants}.items()}
+            stored = dict.fromkeys(net.kept, keep.__call__)
+            values = evaluate(graph, given, whole=whole, stored=stored)
+            return Num.of(values[result])
+
+        return to_bytes(graph), feeds, reference
 
 
 LIMITS = {"lo": 0.0, "hi": 6.0}
@@ -172,11 +168,11 @@ NETWORKS: dict[str, Network] = {
 
 def network(name: str) -> Case:
     """Return a model of `NETWORKS` through `gpuedge.Session`."""
-    one = NETWORKS[name]
+    chosen = NETWORKS[name]
 
     def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        model, feeds, reference = one.make(rng, data)
-        whole = data in WHOLE and one.is_exact
+        model, feeds, reference = chosen.make(rng, data)
+        whole = data in WHOLE and chosen.is_exact
 
         def call(device: Any) -> Array:
             return next(iter(run_model(model, feeds, device).values()))

@@ -1,22 +1,18 @@
 """Operators of ONNX that have no public function, as models of one node through `Session`.
 
-Operands come as inputs of the model or as its constants: a device meets both. The values are
-float64 numpy by the definition of each operator; the bounds are running errors of its steps.
+Operands come as inputs of the model or as its constants: a device meets both. What they must give
+says `gpuedge.oracle.nodes`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
-from operator import add
 from typing import Any
 
 import numpy as np
 
 import gpuedge
-from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Built, Case
 from gpuedge.conformance.data import (
     WHOLE,
@@ -29,132 +25,15 @@ from gpuedge.conformance.data import (
     spread,
     weights,
 )
-from gpuedge.conformance.functions import elementwise
 from gpuedge.graph.build import NEWER
 from gpuedge.graph.expand import infer
 from gpuedge.graph.ir import OPSET, Graph, Node, type_of
 from gpuedge.graph.writer import to_bytes
-from gpuedge.opset.bounds import TINY, ULP, Array, Num, U
+from gpuedge.opset.bounds import Array, Num
+from gpuedge.oracle.nodes import evaluate
 
 Draw = Callable[[np.random.Generator, str, str], Array]
 """Takes a generator, the kind of data and the dtype of the case."""
-
-Meaning = Callable[..., "Num | tuple[Num, ...]"]
-"""Takes operands with errors, whether sums are exact, and attributes by name."""
-
-# --- what operators mean: of operands with errors, whether sums are exact, and attributes ---------
-
-PUBLIC = {"strides": "stride", "dilations": "dilation", "pads": "pads", "group": "groups"}
-"""Attributes of ONNX by the names that public functions and the oracle have for them."""
-
-
-def _conv(*operands: Num, whole: bool, is_back: bool = False, **attrs: Any) -> Num:
-    named = {PUBLIC[name]: value for name, value in attrs.items()}
-    rank = operands[0].v.ndim - 2
-    named = {"stride": (1,) * rank, "pads": (0,) * 2 * rank, "dilation": (1,) * rank, **named}
-    if is_back:
-        return oracle.conv_transpose2d(*operands, whole=whole, output_padding=(0,) * rank, **named)
-    return oracle.conv2d(*operands, whole=whole, **named)
-
-
-def _window(kind: str, x: Num, *, whole: bool, kernel_shape: Any, strides: Any) -> Num:
-    return oracle.pool2d(kind, x, kernel_shape, strides)
-
-
-def _layer_norm(
-    x: Num, scale: Num, *shift: Num, whole: bool, axis: int, epsilon: float
-) -> tuple[Num, Num, Num]:
-    along = tuple(range(axis % x.v.ndim, x.v.ndim))
-    middle = oracle.mean(x, along)
-    centred = x - middle
-    inverse = 1.0 / (oracle.mean(centred * centred, along) + epsilon).sqrt()
-    return reduce(add, shift, centred * inverse * scale), middle, inverse
-
-
-def _batch_norm(x: Num, *statistics: Num, whole: bool, epsilon: float) -> Num:
-    column = (-1,) + (1,) * (x.v.ndim - 2)
-    scale, shift, middle, variance = (Num.of(p.v.reshape(column)) for p in statistics)
-    return (x - middle) * (scale / (variance + epsilon).sqrt()) + shift
-
-
-def _cumsum(x: Num, axis: Num, *, whole: bool, exclusive: int, reverse: int) -> Num:
-    """Running sums; the bound is that of summing pairs, ceil(log2(n)) + 1 roundings."""
-    along = int(axis.v)
-
-    def running(a: Array) -> Array:
-        a = np.flip(a, along) if reverse else a
-        total = np.cumsum(a, along) - (a if exclusive else 0)
-        return np.asarray(np.flip(total, along) if reverse else total)
-
-    roundings = 0 if whole else math.ceil(math.log2(x.v.shape[along])) + 1
-    return Num(running(x.v), roundings * U * running(np.abs(x.v)) + bool(roundings) * TINY)
-
-
-def _extreme(f: Callable[..., Any], x: Num, axes: Num, *, whole: bool, keepdims: int) -> Num:
-    return Num.of(f(x.v, axis=tuple(axes.v.astype(int)), keepdims=bool(keepdims)))
-
-
-def total(x: Num, axes: Num, *, whole: bool, keepdims: int, is_mean: bool = False) -> Num:
-    """Return sums or means along axes."""
-    how: dict[str, Any] = {"axis": tuple(axes.v.astype(int)), "keepdims": bool(keepdims)}
-    terms = math.prod(x.v.shape[a] for a in how["axis"])
-    count = terms if is_mean else 1
-    own = 0 if whole else (terms * ULP * np.abs(x.v).sum(**how) + TINY) / count
-    value = np.asarray(x.v.sum(**how)) / count
-    own = own + x.e.sum(**how) / count
-    return Num(value, own + (2.5 * ULP * np.abs(value) if is_mean else 0 * value))
-
-
-def _sum(*x: Num, whole: bool, is_mean: bool = False) -> Num:
-    total = reduce(add, x)
-    if whole or len(x) == 1:
-        total = Num(total.v, np.zeros_like(total.v))
-    return total / float(len(x)) if is_mean else total
-
-
-def _folded(name: str, *x: Num, whole: bool) -> Num:
-    return reduce(partial(elementwise, name), x)
-
-
-def _gather(x: Num, indices: Num, *, whole: bool, axis: int) -> Num:
-    return oracle.moved(lambda a: np.take(a, indices.v.astype(int), axis), x)
-
-
-def _thresholded(x: Num, *, whole: bool, alpha: float) -> Num:
-    return Num(np.where(x.v > np.float32(alpha), x.v, 0.0), x.e)
-
-
-MEANINGS: dict[str, Meaning] = {
-    "Add": lambda a, b, whole: elementwise("add", a, b),
-    "AveragePool": partial(_window, "avg"),
-    "BatchNormalization": _batch_norm,
-    "Clip": lambda x, lo, hi, whole: elementwise("relu6", x),
-    "Concat": lambda *x, whole, axis: oracle.concat(x, axis),
-    "Conv": _conv,
-    "ConvTranspose": partial(_conv, is_back=True),
-    "CumSum": _cumsum,
-    "Flatten": lambda x, whole: oracle.moved(lambda a: a.reshape(len(a), -1), x),
-    "Gather": _gather,
-    "Gemm": oracle.gemm,
-    "LayerNormalization": _layer_norm,
-    "MatMul": oracle.matmul,
-    "Max": partial(_folded, "maximum"),
-    "MaxPool": partial(_window, "max"),
-    "Mean": partial(_sum, is_mean=True),
-    "Min": partial(_folded, "minimum"),
-    "Mul": lambda a, b, whole: a * float(b.v),
-    "ReduceMax": partial(_extreme, np.max),
-    "ReduceMean": partial(total, is_mean=True),
-    "ReduceMin": partial(_extreme, np.min),
-    "ReduceSum": total,
-    "Relu": lambda x, whole: elementwise("relu", x),
-    "Softmax": lambda x, whole, axis: oracle.softmax(x, axis),
-    "Sum": _sum,
-    "Swish": lambda x, whole, alpha: elementwise("swish", x, alpha=alpha),
-    "ThresholdedRelu": _thresholded,
-    "Transpose": lambda x, whole, perm: oracle.moved(lambda a: a.transpose(perm), x),
-}
-"""Operators of ONNX by the oracle, of one output or several."""
 
 # --- models of one node --------------------------------------------------------------------------
 
@@ -172,10 +51,9 @@ def node(
     *operands: Shape | Array | Draw,
     constant: Sequence[int] = (),
     outputs: int = 1,
-    meaning: Meaning | None = None,
     **attrs: Any,
 ) -> Case:
-    """Return a model of one node, by default with its meaning in `MEANINGS`.
+    """Return a model of one node.
 
     An operand is a shape to fill, an array, or what draws one; those at the places `constant` are
     constants of the model. Several outputs are compared as one row of numbers.
@@ -183,31 +61,31 @@ def node(
 
     def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
         drawn = [
-            fill(rng, one, data) if isinstance(one, tuple)
-            else one(rng, data, dtype) if callable(one) else one
-            for one in operands
+            fill(rng, source, data) if isinstance(source, tuple)
+            else source(rng, data, dtype) if callable(source) else source
+            for source in operands
         ]  # fmt: skip
         given = {f"in{i}": array for i, array in enumerate(drawn)}
         constants = {f"in{i}": given[f"in{i}"] for i in constant}
         feeds = {name: array for name, array in given.items() if name not in constants}
         out = tuple(f"out{i}" for i in range(outputs))
         types = {name: type_of(array) for name, array in given.items()}
-        one = Node(onnx, tuple(given), out, dict(attrs), onnx)
-        known = Graph((), tuple(feeds), (), types, constants, {"": NEWER.get(onnx, OPSET)})
-        types |= {n: kind for n, kind in zip(out, infer(one, known), strict=True) if kind}
-        model = to_bytes(replace(known, nodes=(one,), outputs=out, types=types))
+        alone = Node(onnx, tuple(given), out, dict(attrs), onnx)
+        known = Graph((alone,), tuple(feeds), out, types, constants, {"": NEWER.get(onnx, OPSET)})
+        types |= {n: kind for n, kind in zip(out, infer(alone, known), strict=True) if kind}
+        model = to_bytes(known)
 
         def call(device: Any) -> Array:
-            found = run_model(model, feeds, device)
-            return np.concatenate([found[n].ravel() for n in out]) if out[1:] else found[out[0]]
+            results = run_model(model, feeds, device)
+            return np.concatenate([results[n].ravel() for n in out]) if out[1:] else results[out[0]]
 
         def reference(_: Any) -> Num:
-            found = (meaning or MEANINGS[onnx])(*map(Num.of, drawn), whole=data in WHOLE, **attrs)
-            if isinstance(found, Num):
-                return found
-            parts = [one.v.ravel() for one in found[:outputs]]
-            errors = [one.e.ravel() for one in found[:outputs]]
-            return Num(np.concatenate(parts), np.concatenate(errors)) if out[1:] else found[0]
+            values = evaluate(known, given, whole=data in WHOLE)
+            parts = [Num.of(values[n]) for n in out]
+            if not out[1:]:
+                return parts[0]
+            flat = ([part.v.ravel() for part in parts], [part.e.ravel() for part in parts])
+            return Num(*map(np.concatenate, flat))
 
         return Built(call, reference)
 
@@ -221,8 +99,8 @@ def gather(
     is_drawn, extent = isinstance(indices, tuple), shape[axis]
 
     def where(rng: np.random.Generator, *_: str) -> Array:
-        found = rng.integers(-extent, extent, indices) if is_drawn else indices
-        return np.asarray(found, dtype)
+        places = rng.integers(-extent, extent, indices) if is_drawn else indices
+        return np.asarray(places, dtype)
 
     said = dims(indices) if is_drawn else "given"
     text = f"{dims(shape)}-axis{axis}-{said}-{'constant' if constant else 'runtime'}-{dtype}"
@@ -309,10 +187,10 @@ PARAMETRISED = tuple(
 
 def cases(scale: int) -> Iterator[Case]:
     """Yield the cases, more of the drawn ones for a larger `scale`."""
-    for one in (*GATHERS, *SUMS):
-        yield from (replace(one, data=data) for data in ("integers", "normal"))
-    for one in GATHERS[:2]:
-        yield from (replace(one, dtype=dtype, data="integers") for dtype in ("uint8", "int8"))
+    for listed in (*GATHERS, *SUMS):
+        yield from (replace(listed, data=data) for data in ("integers", "normal"))
+    for listed in GATHERS[:2]:
+        yield from (replace(listed, dtype=dtype, data="integers") for dtype in ("uint8", "int8"))
     yield from (*NORMALISED, *PARAMETRISED)
     for onnx in ("Sum", "Mean", "Max", "Min"):
         for count in range(1, 7):
@@ -320,5 +198,5 @@ def cases(scale: int) -> Iterator[Case]:
                 rng = np.random.default_rng([count, number])
                 shapes = broadcastable(rng, count, 1)
                 constant = (count - 1,) if count > 2 and pick(rng, (False, True)) else ()
-                made = node(onnx, "-".join(map(dims, shapes)), *shapes, constant=constant)
-                yield replace(made, data=("integers", "normal")[(count + number) % 2])
+                drawn = node(onnx, "-".join(map(dims, shapes)), *shapes, constant=constant)
+                yield replace(drawn, data=("integers", "normal")[(count + number) % 2])

@@ -232,7 +232,7 @@ class Runner:
         # No child has to look at drivers of other backends.
         environ = child.environment({"GPUEDGE_BACKENDS": self.device.partition(":")[0]})
         data = json.dumps(asked).encode() + b"\n"
-        one = Child(
+        process = Child(
             self.command or COMMAND, environ, folder, request=data, output=folder / "output"
         )
 
@@ -243,10 +243,10 @@ class Runner:
             return self._stop.is_set() or time.monotonic() - progress.since > limit
 
         try:
-            one.wait(float("inf"), is_over)
+            process.wait(float("inf"), is_over)
         finally:
-            progress.ending = one.end()
-            progress.said = " ".join(one.tail()[-TAIL:].split())
+            progress.ending = process.end()
+            progress.said = " ".join(process.tail()[-TAIL:].split())
         progress.take(self._events.put)
         self.header = self.header or progress.opened
         if progress.is_done and progress.ending != CLEAN:

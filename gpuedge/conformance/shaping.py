@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import gpuedge
-from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import Shape, dims, disguised, fill, operand, padding, pick, short
 from gpuedge.conformance.layers import Arguments, Pair
 from gpuedge.opset.bounds import Array
+from gpuedge.oracle import layers as oracle
 
 
 def pool(
@@ -37,10 +37,10 @@ def pool(
     )
     how: Arguments = {"kernel": k, "stride": stride, "ceil_mode": ceil}
     more: Arguments = {"dilation": dilation} if kind == "max" else {"count_include_pad": include}
-    wanted = partial(oracle.pool2d, kind, pads=pads, dilation=dilation, include_pad=include, **how)
+    wanted = partial(oracle.pool, kind, pads=pads, dilation=dilation, include_pad=include, **how)
 
     return case(
-        f"{kind}_pool2d", text, lambda rng, *made: [operand(rng, (n, c, *size), *made)], wanted,
+        f"{kind}_pool2d", text, lambda rng, *drawn: [operand(rng, (n, c, *size), *drawn)], wanted,
         {**how, **more, "padding": padding(pads)},
     )  # fmt: skip
 
@@ -117,7 +117,7 @@ def concat(shapes: tuple[Shape, ...], axis: int) -> Case:
 
     text = "-".join(map(dims, shapes)) + f"-axis{axis}"
     return case(
-        "concat", text, lambda rng, *made: [operand(rng, s, *made) for s in shapes],
+        "concat", text, lambda rng, *kind: [operand(rng, s, *kind) for s in shapes],
         lambda *parts: oracle.concat(parts, axis), call=call,
     )  # fmt: skip
 
@@ -164,7 +164,7 @@ def move(op: str, shape: Shape, order: Shape = (), guise: str = "plain") -> Case
 
     text = f"{dims(shape)}-{'.'.join(map(str, order)) or 'all'}{named}"
     return case(
-        op, text, lambda rng, *made: [disguised(guise, operand(rng, shape, *made))],
+        op, text, lambda rng, *kind: [disguised(guise, operand(rng, shape, *kind))],
         partial(oracle.moved, lambda a: meaning(a, order)), {"to": order}, call=call,
     )  # fmt: skip
 

@@ -11,10 +11,12 @@ import numpy as np
 import gpuedge
 from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import BYTES, Shape, dims, fill, operand, spread
-from gpuedge.conformance.functions import elementwise
 from gpuedge.ops.expression import NAMES
 from gpuedge.opset import FUNCTIONS
 from gpuedge.opset.bounds import Array, Num
+from gpuedge.oracle import functions as oracle
+from gpuedge.oracle.functions import elementwise
+from gpuedge.oracle.layers import choose
 
 Rng = np.random.Generator
 
@@ -52,7 +54,7 @@ def unary(
     is_narrow: bool = False,
 ) -> Case:
     """Return a function of one element; ``tiny`` are numbers close to zero, of either sign."""
-    given = dict(arguments or {})
+    given: dict[str, Any] = dict(arguments or {})
     named = "".join(f"-{name}{value:.4g}" for name, value in given.items())
     # ONNX calls it an attribute of gelu; the oracle, another function.
     is_tanh = given.pop("approximate", 0.0) == 1.0
@@ -94,17 +96,12 @@ def binary(op: str, a: Shape, b: Shape) -> Case:
     return case(op, f"{dims(a)}-{dims(b)}", draw, partial(elementwise, op))
 
 
-def _clipped(x: Num, low: float | None, high: float | None) -> Num:
-    least, most = -np.inf if low is None else low, np.inf if high is None else high
-    return Num(np.clip(x.v, least, most), x.e)
-
-
 def clip(shape: Shape, low: float | None, high: float | None) -> Case:
     """Return limits on one side or both."""
     said = ("" if low is None else f"-from{low:g}") + ("" if high is None else f"-to{high:g}")
     return case(
-        "clip", f"{dims(shape)}{said}", lambda rng, *made: [operand(rng, shape, *made)],
-        partial(_clipped, low=low, high=high), {"lo": low, "hi": high},
+        "clip", f"{dims(shape)}{said}", lambda rng, *kind: [operand(rng, shape, *kind)],
+        partial(oracle.clip, low=low, high=high), {"lo": low, "hi": high},
     )  # fmt: skip
 
 
@@ -140,8 +137,8 @@ CALLED = {"minimum": "min", "maximum": "max"}
 
 WORDS: dict[str, Any] = {
     **{CALLED.get(n, n): partial(elementwise, n) for n in (*FUNCTIONS, "silu", "gelu", "relu6")},
-    "clip": _clipped,
-    "where": lambda c, x, y: Num(np.where(c.v, x.v, y.v), np.where(c.v, x.e, y.e)),
+    "clip": oracle.clip,
+    "where": choose,
 }
 
 
@@ -165,9 +162,9 @@ def _fused(
 
     def wanted(*given: Num, whole: bool) -> Num:
         code = compile(meant or words, "expression", "eval")
-        found = Num.of(eval(code, {**WORDS, **dict(zip(LETTERS, given, strict=False))}))
+        result = Num.of(eval(code, {**WORDS, **dict(zip(LETTERS, given, strict=False))}))
         stays = is_exact and whole and not any(g.e.any() for g in given)
-        return Num(found.v, np.zeros_like(found.v)) if stays else found
+        return Num(result.v, np.zeros_like(result.v)) if stays else result
 
     def call(*given: Array, device: Any) -> Array:
         named = dict(zip(LETTERS, given, strict=False))

@@ -69,8 +69,8 @@ class Caps:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
-        found: dict[str, Any] = plain(self)
-        return found
+        record: dict[str, Any] = plain(self)
+        return record
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Caps:

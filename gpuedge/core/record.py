@@ -148,13 +148,13 @@ def read(cls: type[T], saved: object) -> T:
 
 def read_each(cls: type[T], saved: object) -> dict[str, T]:
     """Return the records in an object by their names; what is no such record is left out."""
-    found = {}
+    records = {}
     for name, each in saved.items() if isinstance(saved, dict) else ():
         try:
-            found[name] = read(cls, each)
+            records[name] = read(cls, each)
         except UnfitError:
             continue
-    return found
+    return records
 
 
 def checked(cls: type, saved: object) -> dict[str, Any]:
@@ -345,8 +345,8 @@ def _is_record(kind: Any) -> bool:
 
 def _fields(cls: type) -> tuple[dict[str, Reader], list[str]]:
     """Return what reads each field of a class, bases first, and which must be there."""
-    found = _KNOWN.get(cls)
-    if found is None:
+    known = _KNOWN.get(cls)
+    if known is None:
         readers: dict[str, Reader] = {}
         for base in reversed(cls.__mro__):
             names = vars(sys.modules[base.__module__])
@@ -360,8 +360,8 @@ def _fields(cls: type) -> tuple[dict[str, Reader], list[str]]:
         else:  # both are the same only where there is neither
             defaults = ((n, of_dataclass[n]) for n in readers)
             required = [n for n, f in defaults if f.default is f.default_factory]
-        found = _KNOWN[cls] = readers, required
-    return found
+        known = _KNOWN[cls] = readers, required
+    return known
 
 
 def _annotated(hint: Any, names: dict[str, Any]) -> Reader:

@@ -86,9 +86,9 @@ class History:
     def of(self, model: str) -> ModelHistory:
         """Return what is kept of a model (its digest), this launch's own count left out."""
         self._models = _models(load_sealed(self.path, SCHEMA))
-        found = _known(self._models, model)
-        earlier = {launch: n for launch, n in found.counts.items() if launch != self._launch}
-        return replace(found, counts=earlier)
+        known = _known(self._models, model)
+        earlier = {launch: n for launch, n in known.counts.items() if launch != self._launch}
+        return replace(known, counts=earlier)
 
     def keep(
         self,
@@ -139,8 +139,8 @@ def _newest(old: Mapping[str, _T], new: Mapping[str, _T], most: int) -> dict[str
 
 
 def _models(body: Mapping[str, Any] | None) -> dict[str, Any]:
-    found = (body or {}).get("models")
-    return found if isinstance(found, dict) else {}
+    models = (body or {}).get("models")
+    return models if isinstance(models, dict) else {}
 
 
 def _known(models: Mapping[str, Any], model: str) -> ModelHistory:

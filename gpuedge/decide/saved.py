@@ -36,10 +36,10 @@ class Saved:
     @classmethod
     def read(cls, saved: Mapping[str, Any]) -> Self:
         """Make one of what `to_dict` returned, and raise one of `UNFIT` for anything else."""
-        made = cls(**saved)
-        if Saved.to_dict(made) != saved:
+        record = cls(**saved)
+        if Saved.to_dict(record) != saved:
             raise ValueError(f"not the fields of a {cls.__name__}, as this version writes them")
-        return made
+        return record
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary; times are whole nanoseconds."""

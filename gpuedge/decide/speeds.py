@@ -132,7 +132,7 @@ def class_of(identity: Identity) -> str:
     }  # fmt: skip
     fitting = (
         row.id for row in table()
-        if all(any(one in wanted for one in known[key]) for key, wanted in row.match.items())
+        if all(any(fact in wanted for fact in known[key]) for key, wanted in row.match.items())
     )  # fmt: skip
     return next(fitting, UNKNOWN)
 

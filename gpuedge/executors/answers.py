@@ -3,7 +3,8 @@
 On x86 processors with AVX2 and no VNNI its products of uint8 by int8 add up pairs in 16 bits, which
 saturate (seen with 1.32.0). So every operator and pair of types is asked with extreme values, once
 per version and processor; the results are kept on disk (``answers.json``). What is right is
-computed here, in int64. What to do about a wrong one says `gpuedge.executors.products`.
+computed in int64, or by the oracle. What to do about a wrong one says
+`gpuedge.executors.products`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gpuedge.executors.products import FOREIGN, ByteProduct
 from gpuedge.graph.contrib import MICROSOFT
 from gpuedge.graph.ir import OPSET, Array, Graph, Node, type_of
 from gpuedge.graph.writer import to_bytes
+from gpuedge.oracle.layers import convolve
 from gpuedge.safety import machine, paths
 from gpuedge.safety.store import load_sealed, update_sealed
 
@@ -99,9 +101,9 @@ def cases() -> Iterator[CpuCase]:
                 for is_constant in (True, False):
                     if op == "DynamicQuantizeMatMul" and first != "uint8":
                         continue
-                    made = _Builder(op, ByteProduct(counts, first, second, is_constant), gives)
-                    (made.images if "Conv" in op else made.matrices)()
-                    yield made.case()
+                    builder = _Builder(op, ByteProduct(counts, first, second, is_constant), gives)
+                    (builder.images if "Conv" in op else builder.matrices)()
+                    yield builder.case()
 
 
 class _Builder:
@@ -135,9 +137,10 @@ class _Builder:
         x[:, :, :3] = np.iinfo(self.product.first).max
         for name, shape in FILTERS.items():
             self.held[name] = _filters(self.product.second, shape)
-            group = IMAGE[1] // shape[1]
-            attrs = {"group": group, "pads": (shape[2] // 2,) * 4, "kernel_shape": shape[2:]}
-            self._add("x", name, attrs, _convolved(x, self.held[name], group))
+            group, pads = IMAGE[1] // shape[1], (shape[2] // 2,) * 4
+            attrs = {"group": group, "pads": pads, "kernel_shape": shape[2:]}
+            total = convolve(x, self.held[name], pads=pads, groups=group)
+            self._add("x", name, attrs, total)
 
     def case(self) -> CpuCase:
         """Return the case."""
@@ -177,20 +180,9 @@ def _extremes(dtype: str, shape: tuple[int, ...]) -> Array:
 
 def _filters(dtype: str, shape: tuple[int, ...]) -> Array:
     """Return extremes of which the first two filters have one sign each."""
-    made = _extremes(dtype, shape)
-    made[0], made[1] = np.iinfo(dtype).max, np.iinfo(dtype).min
-    return made
-
-
-def _convolved(x: Array, w: Array, group: int) -> Array:
-    """Return a convolution in int64, padded so that the image keeps its size."""
-    pad = w.shape[2] // 2
-    padded = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], (2, 3))
-    inputs = np.split(windows, group, axis=1)
-    filters = np.split(w.astype(np.int64), group)
-    parts = [np.einsum("nchwij,mcij->nmhw", i, f) for i, f in zip(inputs, filters, strict=True)]
-    return np.concatenate(parts, axis=1)
+    filters = _extremes(dtype, shape)
+    filters[0], filters[1] = np.iinfo(dtype).max, np.iinfo(dtype).min
+    return filters
 
 
 # --- asking and keeping --------------------------------------------------------------------------
@@ -201,9 +193,9 @@ def ask(load: Load) -> Answers:
     wrong: set[ByteProduct] = set()
     asked = 0
     for case in cases():
-        found = _is_right(case, load)
-        asked += 0 if found is None else len(case.wanted)
-        if found is False:
+        is_right = _is_right(case, load)
+        asked += 0 if is_right is None else len(case.wanted)
+        if is_right is False:
             wrong.add(case.product)
     return Answers(frozenset(wrong), asked)
 
@@ -212,12 +204,12 @@ def _is_right(case: CpuCase, load: Load) -> bool | None:
     """Tell whether a case comes out right, to the bit; None where nothing computes it."""
     try:
         session = load(to_bytes(case.graph))
-        found = session.run(list(case.wanted), dict(case.feeds))
+        results = session.run(list(case.wanted), dict(case.feeds))
     except UnsupportedOpError:
         return None
     except Exception:  # ONNX Runtime's classes have no common base: what it refuses is not right
         return False
-    pairs = zip(found, case.wanted.values(), strict=True)
+    pairs = zip(results, case.wanted.values(), strict=True)
     return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in pairs)
 
 
@@ -236,15 +228,15 @@ def answers(kernel: str, load: Load) -> Answers:
     known = _kept(load_sealed(path, SCHEMA)).get(key)
     if known is not None:
         return Answers(frozenset(ByteProduct(*row) for row in known.wrong), int(known.asked))
-    found = ask(load)
-    told = KeptAnswers(tuple(sorted(found.wrong)), found.asked, kernel, time.time())
+    answers_ = ask(load)
+    told = KeptAnswers(tuple(sorted(answers_.wrong)), answers_.asked, kernel, time.time())
 
     def merged(body: dict[str, Any]) -> dict[str, Any]:
         newest = sorted(_kept(body).items(), key=lambda e: e[1].when, reverse=True)
         return {"entries": plain({key: told, **dict(newest[: MAX_ENTRIES - 1])})}
 
     update_sealed(path, SCHEMA, merged)
-    return found
+    return answers_
 
 
 def _key(kernel: str, load: Load) -> str:

@@ -41,6 +41,7 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.core.storage import BUFFER, HALF_TEXELS, TEXELS
+from gpuedge.core.times import STOPPED_S
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
 from gpuedge.executors.driver_calls import Unwatched, Watch, cause_of
 from gpuedge.executors.programs import Programs, RefusedPassError
@@ -65,9 +66,6 @@ from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.watchdog import Slowness, Watchdog, is_active
 
 POISON = 0xAB
-
-STOPPED_S = 1.0
-"""A wait that took so much longer than it was told to: the whole process stood still meanwhile."""
 
 PIECE_S = 0.25
 """What one submission is to take at the most. Systems reset a GPU that works on one for too long:

@@ -170,12 +170,12 @@ class _Mover:
         hidden = {name for n in body.node for name in n.output} | {v.name for v in body.input}
 
         def held(name: str) -> Array | None:
-            one = own.get(name)
-            if one is None:
+            held_node = own.get(name)
+            if held_node is None:
                 return None if name in hidden else outer(name)
-            if not hasattr(one, "op_type"):
-                return tensor_value(one)
-            value = attribute_value(one.attribute[0])
+            if not hasattr(held_node, "op_type"):
+                return tensor_value(held_node)
+            value = attribute_value(held_node.attribute[0])
             return value if isinstance(value, np.ndarray) else None
 
         for node in body.node:

@@ -170,3 +170,29 @@ def single(
     names = list(order) if order is not None else [*inputs, *(constants or {})]
     builder.output(builder.add(op, names, attrs, output=output))
     return builder.build()
+
+
+def chain(
+    inputs: Mapping[str, Array], *nodes: tuple[str, str, Mapping[str, Any]], constants: str = ""
+) -> Graph:
+    """Return a chain of nodes over arrays, which have names of one letter.
+
+    Parameters
+    ----------
+    inputs : Mapping of str to array
+    *nodes : tuple of str, str and Mapping
+        Operator, names of its inputs, attributes. The results are called ``1``, ``2``, ...; the
+        last is the output, ``y``.
+    constants : str
+        Names of the inputs that are fixed.
+    """
+    builder = GraphBuilder()
+    for name, array in inputs.items():
+        if name in constants:
+            builder.constant(name, array)
+        else:
+            builder.input(name, type_of(array))
+    for i, (op, names, attrs) in enumerate(nodes, 1):
+        last = builder.add(op, list(names), attrs, output="y" if i == len(nodes) else str(i))
+    builder.output(last)
+    return builder.build()

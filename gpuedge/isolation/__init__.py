@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuedge.core.times import WORKER_OPEN_S
+
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceInfo
     from gpuedge.isolation.device import IsolatedDevice
 
 __all__ = ["open_isolated"]
 
-OPEN_S = 30.0
-"""Time for starting a worker and opening its device, in seconds."""
 
-
-def open_isolated(info: DeviceInfo, *, deadline_s: float = OPEN_S) -> IsolatedDevice:
+def open_isolated(info: DeviceInfo, *, deadline_s: float = WORKER_OPEN_S) -> IsolatedDevice:
     """Start a worker process and open a device in it.
 
     Parameters

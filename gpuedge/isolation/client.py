@@ -29,6 +29,14 @@ from gpuedge.core.errors import (
     DeviceTimeoutError,
 )
 from gpuedge.core.record import UnfitError, checked, plain
+from gpuedge.core.times import (
+    FLOOR_S,
+    MARGIN_S,
+    WORKER_BUILD_S,
+    WORKER_CALL_S,
+    WORKER_ENDING_S,
+    WORKER_IDLE_S,
+)
 from gpuedge.isolation.messages import (
     HEADER,
     MAX_REPLY,
@@ -48,27 +56,9 @@ from gpuedge.safety.child import (
     low_descriptors_taken,
 )
 from gpuedge.safety.interrupts import rlock
-from gpuedge.safety.watchdog import FLOOR_S, LOOK_S, STRETCH, Watch
+from gpuedge.safety.watchdog import LOOK_S, STRETCH, Watch
 
 MODULE = "gpuedge.isolation.worker"
-
-CALL_S = 10.0
-"""Time for a call that computes nothing, in seconds."""
-
-BUILD_S = 60.0
-"""Time for compiling a kernel and for recording work."""
-
-IDLE_S = 10.0
-"""How long a worker may be idle in a call where no policy says how long the device may take."""
-
-MARGIN_S = 0.5
-"""How much later than a driver should have given up waiting the worker is given up."""
-
-CLOSE_S = 2.0
-"""How long a worker may take to close its device."""
-
-ENDING_S = 0.5
-"""How long a worker that closed its pipe gets to be gone, so that its own ending is seen."""
 
 OWN_TIME = frozenset({"build", "record", "wait", "read"})
 """Calls whose time does not depend on the run they go with."""
@@ -136,7 +126,7 @@ class WorkerClient:
         self._used = CONTROL
         self._lost: str | None = None
         self._is_outside = True  # until the driver is found to have ended the worker
-        self._idle_s, self._stretch = IDLE_S, STRETCH
+        self._idle_s, self._stretch = WORKER_IDLE_S, STRETCH
         self.was_alive = False
         self._said = b""
         self._is_mute = False
@@ -246,7 +236,7 @@ class WorkerClient:
 
         Where a policy sets that, a worker that computes has no more time than one that does not.
         """
-        self._idle_s = IDLE_S if watchdog_s is None else max(FLOOR_S, watchdog_s)
+        self._idle_s = WORKER_IDLE_S if watchdog_s is None else max(FLOOR_S, watchdog_s)
         self._stretch = STRETCH if watchdog_s is None else 1.0
 
     def flush(self) -> None:
@@ -259,11 +249,11 @@ class WorkerClient:
         batch, self._queue = [*self._queue, *ops], []
         waits = [op.limit_s for op in batch if op.verb == "wait"]
         # What goes with waiting for a run belongs to it: no call takes longer than that may.
-        most = max(FLOOR_S, waits[0]) if waits else BUILD_S
+        most = max(FLOOR_S, waits[0]) if waits else WORKER_BUILD_S
         limits = [op.limit_s if op.verb in OWN_TIME else min(op.limit_s, most) for op in batch]
         self._used = CONTROL  # what lies there stays until the next place is asked for
         body = {"ops": [[op.verb, *op.args] for op in batch], "arena": self.arena.size}
-        self._exchange(body, code, batch, limits, min(CALL_S, most))
+        self._exchange(body, code, batch, limits, min(WORKER_CALL_S, most))
 
     def _exchange(
         self,
@@ -383,7 +373,9 @@ class WorkerClient:
             poll.register(self._err, select.POLLIN)
         while True:
             left = max(0.0, until - time.monotonic())
-            ready = [found for found, _ in poll.poll(min(math.ceil(left * 1000), 1 << 30))]
+            ready = [
+                descriptor for descriptor, _ in poll.poll(min(math.ceil(left * 1000), 1 << 30))
+            ]
             if fd in ready:
                 return True
             if self._err in ready and not self._read_printed():
@@ -435,7 +427,7 @@ class WorkerClient:
 
     def _died(self, batch: Sequence[Op], position: int) -> DeviceError:
         is_known = self.is_lost  # another thread may have closed the device
-        ending = self._end("", ENDING_S)
+        ending = self._end("", WORKER_ENDING_S)
         was_killed = ending is not None and ending.how == "signal" and ending.code in OUTSIDE
         self._is_outside = was_killed or position < 0
         if not is_known:

@@ -29,7 +29,8 @@ from gpuedge.backends.base import (
 )
 from gpuedge.core.errors import ClosedError, GpuEdgeError
 from gpuedge.core.kernel import KernelBlob, Number
-from gpuedge.isolation.client import BUILD_S, CALL_S, CLOSE_S, MARGIN_S, Op, WorkerClient
+from gpuedge.core.times import MARGIN_S, WORKER_BUILD_S, WORKER_CALL_S, WORKER_CLOSE_S
+from gpuedge.isolation.client import Op, WorkerClient
 from gpuedge.isolation.shared import PIECE
 from gpuedge.safety.interrupts import rlock
 
@@ -90,8 +91,8 @@ class IsolatedDevice:
     def _locked(self) -> threading.RLock:
         """Return the lock; in a forked child it may be held by a thread that is not there."""
         self._client.check_here()
-        found: threading.RLock = self._lock
-        return found
+        lock: threading.RLock = self._lock
+        return lock
 
     def _check(self) -> None:
         if self._is_closed:
@@ -120,10 +121,12 @@ class IsolatedDevice:
         with self._locked():
             self._check()
             self._begin()
-            made = Handle(self._number(), int(nbytes))
+            handle = Handle(self._number(), int(nbytes))
             kind = [storage.kind, storage.low, storage.high, storage.dtype]
-            self._client.ask(Op("alloc", [made.number, made.nbytes, usage.value, kind], CALL_S))
-            return made
+            self._client.ask(
+                Op("alloc", [handle.number, handle.nbytes, usage.value, kind], WORKER_CALL_S)
+            )
+            return handle
 
     def free(self, buffer: Buffer) -> None:
         """Give memory back; the buffer must not be in flight."""
@@ -143,7 +146,7 @@ class IsolatedDevice:
             with suppress(GpuEdgeError):  # what was queued concerned it, or was not waited for
                 self._client.flush()
             with suppress(GpuEdgeError):  # a worker that dies of it is noticed by the next call
-                self._client.ask(Op(verb, [number], CALL_S))
+                self._client.ask(Op(verb, [number], WORKER_CALL_S))
 
     def write(self, buffer: Buffer, data: memoryview, offset: int = 0) -> None:
         """Copy contiguous host bytes into a buffer."""
@@ -157,7 +160,7 @@ class IsolatedDevice:
                 place = self._client.place(piece.nbytes)
                 self._client.arena.view(place, piece.nbytes)[:] = piece
                 where = [number, offset + start, piece.nbytes, place]
-                self._client.queue(Op("write", where, CALL_S))
+                self._client.queue(Op("write", where, WORKER_CALL_S))
 
     def read(self, buffer: Buffer, into: memoryview, offset: int = 0) -> None:
         """Copy bytes of an OUTPUT buffer to the host; the work that wrote it was waited for."""
@@ -180,7 +183,7 @@ class IsolatedDevice:
 
     def _fetch(self, number: int, offset: int, into: memoryview) -> None:
         place = self._client.place(into.nbytes)
-        self._client.ask(Op("read", [number, offset, into.nbytes, place], CALL_S))
+        self._client.ask(Op("read", [number, offset, into.nbytes, place], WORKER_CALL_S))
         into[:] = self._client.arena.view(place, into.nbytes)
 
     @property
@@ -204,7 +207,7 @@ class IsolatedDevice:
             self._begin()
             self._client.flush()  # an error of what came before is not the kernel's
             number = self._number()
-            op = Op("build", [number, blob.to_record(), dict(specs)], BUILD_S)
+            op = Op("build", [number, blob.to_record(), dict(specs)], WORKER_BUILD_S)
             self._client.ask(op, code=blob.code)
             return cast("Program", Handle(number, blob=blob))
 
@@ -218,12 +221,12 @@ class IsolatedDevice:
         with self._locked():
             self._check()
             self._begin()
-            made = Handle(self._number())
+            handle = Handle(self._number())
             works = [_work(dispatch) for dispatch in dispatches]
             numbers = [[_number(b) for b in some] for some in (inputs, outputs)]
-            self._client.ask(Op("record", [made.number, works, *numbers], BUILD_S))
+            self._client.ask(Op("record", [handle.number, works, *numbers], WORKER_BUILD_S))
             self._client.arena.trim()
-            return made
+            return handle
 
     def submit(self, recording: Recording) -> Ticket:
         """Have recorded work started together with the next call that waits for an answer."""
@@ -232,7 +235,7 @@ class IsolatedDevice:
             self._begin()
             work = cast("Handle", recording)
             ticket = Handle(self._number(), recording=work)
-            self._client.queue(Op("submit", [work.number, ticket.number], CALL_S))
+            self._client.queue(Op("submit", [work.number, ticket.number], WORKER_CALL_S))
             return ticket
 
     def wait(self, ticket: Ticket, timeout_s: float) -> None:
@@ -250,7 +253,7 @@ class IsolatedDevice:
             for key in recording.reads:
                 place = self._client.room(key[2])
                 if place is not None:
-                    ops.append(Op("read", [*key, place], CALL_S))
+                    ops.append(Op("read", [*key, place], WORKER_CALL_S))
                     fetched[key] = place
             self._client.ask(*ops)
             known.recording = None
@@ -260,12 +263,12 @@ class IsolatedDevice:
         """Free everything; may be called twice, and after the device was lost."""
         if not self._client.is_here or self._is_closed:
             return
-        seconds = CLOSE_S
+        seconds = WORKER_CLOSE_S
         if not self._lock.acquire(blocking=False):
             # A call that another thread is waiting in ends with the worker; it is not waited for.
             self._client.kill()
             seconds = 0.0
-            if not self._lock.acquire(timeout=CLOSE_S):
+            if not self._lock.acquire(timeout=WORKER_CLOSE_S):
                 return
         try:
             if not self._is_closed:

@@ -100,10 +100,10 @@ class RaisedError(Record):
     def error(self) -> GpuEdgeError:
         """The error, to be raised once more."""
         parts = {"asked_by": self.asked_by, "known": self.known, "hint": self.hint}
-        made: GpuEdgeError = getattr(errors, self.kind)(self.what, **parts)
-        if isinstance(made, DeviceError) and self.reason is not None:
-            made.reason = self.reason
-        return made
+        raised: GpuEdgeError = getattr(errors, self.kind)(self.what, **parts)
+        if isinstance(raised, DeviceError) and self.reason is not None:
+            raised.reason = self.reason
+        return raised
 
 
 def _cut(text: object) -> str | None:

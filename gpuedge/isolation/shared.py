@@ -60,12 +60,12 @@ class Arena:
         try:
             if self.is_maker:
                 _reserve(self.fd, self.size, size)
-            made = mmap.mmap(self.fd, size)
+            mapping = mmap.mmap(self.fd, size)
         except (OSError, ValueError) as error:
             raise OutOfMemoryError(
                 f"No {size >> 20} MiB of memory can be shared with the device's worker: {error}."
             ) from None
-        old, self._map, self.size = self._map, made, size
+        old, self._map, self.size = self._map, mapping, size
         if old is not None:
             with suppress(BufferError):  # a view of it is still in use; it goes with that
                 old.close()
@@ -75,11 +75,11 @@ class Arena:
         if self._map is None or self.size <= KEPT or not hasattr(mmap, "MADV_REMOVE"):
             return
         try:
-            made = mmap.mmap(self.fd, KEPT)
+            mapping = mmap.mmap(self.fd, KEPT)
             self._map.madvise(mmap.MADV_REMOVE, KEPT, self.size - KEPT)
         except OSError:  # it stays until the device is closed
             return
-        old, self._map, self.size = self._map, made, KEPT
+        old, self._map, self.size = self._map, mapping, KEPT
         with suppress(BufferError):
             old.close()
 

@@ -1,13 +1,19 @@
-"""One operation on numpy arrays: a graph of a few nodes, compiled once per signature."""
+"""One operation on numpy arrays: a graph of a few nodes, compiled once per signature.
+
+What a public function makes of its arguments depends on the shapes and dtypes of its arrays, on
+the other arguments and on the settings. Where all of these are as in a call before, the compiled
+model of that is run at once (`warm`).
+"""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections import OrderedDict
+import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,21 +29,22 @@ from gpuedge.core.errors import (
 )
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.ops import warm
 from gpuedge.ops.arguments import number
 from gpuedge.opset import FUNCTIONS
-from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.compiled import CompiledModel
+from gpuedge.runtime.models import ModelCache, Shortcut
 from gpuedge.runtime.opening import closing
 from gpuedge.runtime.request import Request, make_request
 from gpuedge.runtime.strings import AUTO, CPU
-from gpuedge.safety.interrupts import rlock, whole
+from gpuedge.safety.interrupts import entry, let_go, rlock, whole
 
 if TYPE_CHECKING:
     from gpuedge.device import Device
     from gpuedge.executors.base import Executor
 
 Array = npt.NDArray[Any]
+Inputs = Sequence[tuple[str, Any]]
+F = TypeVar("F", bound=Callable[..., Array])
 Write = Callable[[GraphBuilder, Sequence[str]], "str | Sequence[str]"]
 """Adds an operation's nodes to a graph, given its input names; returns the names of outputs."""
 
@@ -50,14 +57,100 @@ LARGE = 1 << 22
 LIMIT = 256
 """Compiled operations kept; the least recently used one is dropped."""
 
-_compiled: OrderedDict[Hashable, CompiledModel] = OrderedDict()
-_inherited: list[CompiledModel] = []
+PLAIN = (int, float, str, bool, type(None))
+"""Arguments that may be part of a key; of tuples, what they hold."""
+
+_FLOAT32 = np.dtype(np.float32)
+
+
+class _Answers(threading.local):
+    """What answered in this thread since it entered a public function: models, inputs, weights."""
+
+    latest: list[tuple[CompiledModel, Inputs, Sequence[str]]] | None = None
+
+
+models = ModelCache(LIMIT)
+_inherited: list[ModelCache] = []
 _lock = rlock()
+_answers = _Answers()
+
+
+def warm(function: F) -> F:
+    """Let a public function run at once what answered a call like this one before."""
+    name = function.__name__
+
+    @entry
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Array:
+        before = _answers.latest
+        try:
+            key, given = _key(name, args, options)
+            known = None if key is None else models.shortcuts.get(key)
+            if known is not None and not any(np.isnan(given[i]).any() for i in known.weights):
+                outputs = known.model.run({n: given[i] for n, i in known.operands})
+                return next(iter(outputs.values()))
+            if key is None:
+                return function(*args, **options)
+            answers: list[tuple[CompiledModel, Inputs, Sequence[str]]] = []
+            _answers.latest = answers
+            result = function(*args, **options)
+            if len(answers) == 1:
+                _shorten(key, given, *answers[0])
+            _answers.latest = before
+            return result
+        except BaseException as error:
+            _answers.latest = before
+            let_go(error)
+            raise
+
+    return cast("F", call)
+
+
+def _key(
+    name: str, args: tuple[Any, ...], options: Mapping[str, Any]
+) -> tuple[Hashable | None, Sequence[Any]]:
+    """Return what tells a call from others, and its arguments; no key for one that is not plain."""
+    given = (*args, *options.values())
+    key: list[Any] = [name, len(args), *options]
+    for argument in given:
+        kind = type(argument)
+        if kind is np.ndarray:
+            flags = argument.flags
+            if argument.dtype is not _FLOAT32 or not flags.c_contiguous or not flags.aligned:
+                return None, given
+            key.append(argument.shape)
+        elif kind in PLAIN:
+            key.extend((kind, argument))
+        elif kind is tuple and all(type(part) in PLAIN for part in argument):
+            key.extend((tuple, argument))
+            key.extend(map(type, argument))
+        else:
+            return None, given
+    settings = config.state()
+    if settings is None:
+        return None, given
+    key.append(settings)
+    return tuple(key), given
+
+
+def _shorten(
+    key: Hashable,
+    given: Sequence[Any],
+    model: CompiledModel,
+    inputs: Inputs,
+    weights: Sequence[str],
+) -> None:
+    """Remember a call whose operands are arrays that it was given."""
+    places = {n: i for n, v in inputs for i, argument in enumerate(given) if argument is v}
+    if any(type(v) is not np.ndarray for _, v in inputs) or len(places) != len(inputs):
+        return
+    known_weights = tuple(places[n] for n in weights if n in places)
+    models.shorten(key, Shortcut(model, tuple(places.items()), known_weights))
 
 
 def call(
     op: str,
-    inputs: Sequence[tuple[str, Any]],
+    inputs: Inputs,
     write: Write,
     *,
     device: str | Device | None,
@@ -67,15 +160,15 @@ def call(
     others: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Array:
     """Run an operation of one result; see `several`."""
-    (found,) = several(op, inputs, write, device=device, key=key, weights=weights, also=also,
-                       others=others)  # fmt: skip
-    return found
+    (result,) = several(op, inputs, write, device=device, key=key, weights=weights, also=also,
+                        others=others)  # fmt: skip
+    return result
 
 
 @whole
 def several(
     op: str,
-    inputs: Sequence[tuple[str, Any]],
+    inputs: Inputs,
     write: Write,
     *,
     device: str | Device | None,
@@ -123,7 +216,7 @@ def several(
         request = replace(request, fallback="error")
     signature = (op, key, types, request)
     try:
-        compiled = _get(signature, lambda: _graph(types, write), request)
+        model = _get(signature, lambda: _graph(types, write), request)
     except UsageError as error:
         error.asked_by = error.asked_by or f"gpuedge.{op}"
         raise
@@ -135,8 +228,9 @@ def several(
     if any(_is_large(value) for _, value in inputs):
         arrays, _ = _convert(op, inputs, also, others)
         _check_weights(op, weights, arrays)
-    result = compiled.run(arrays)
-    warm.note(compiled, inputs, weights)
+    result = model.run(arrays)
+    if _answers.latest is not None:
+        _answers.latest.append((model, inputs, weights))
     is_float = dtype.kind == "f"
     return tuple(rounded(y, dtype) if is_float and y.dtype.kind == "f" else y
                  for y in result.values())  # fmt: skip
@@ -146,7 +240,7 @@ def _is_large(value: Any) -> bool:
     return type(value) is np.ndarray and value.size > LARGE
 
 
-def _stand_ins(inputs: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
+def _stand_ins(inputs: Inputs) -> Inputs:
     """Return the operands with an empty array of the same dtype in place of each large one.
 
     Copying a large operand takes seconds: first it must be known that its shape can be computed.
@@ -171,7 +265,7 @@ def _has_nan(name: str, array: Array) -> bool:
 
 def _convert(
     op: str,
-    inputs: Sequence[tuple[str, Any]],
+    inputs: Inputs,
     also: Sequence[str],
     others: Mapping[str, Sequence[str]],
 ) -> tuple[dict[str, Array], np.dtype[Any]]:
@@ -203,7 +297,7 @@ def _as_bytes(op: str, name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     return result
 
 
-def _types(arrays: dict[str, Array], inputs: Sequence[tuple[str, Any]]) -> Types:
+def _types(arrays: dict[str, Array], inputs: Inputs) -> Types:
     """Return the types of operands, some of which are stand-ins for large ones."""
     large = {name: value.shape for name, value in inputs if _is_large(value)}
     return tuple((n, a.dtype.name, large.get(n, a.shape)) for n, a in arrays.items())
@@ -219,11 +313,9 @@ def _graph(types: Types, write: Write) -> Graph:
 
 def _after_fork() -> None:
     """Start without what the parent compiled; it is kept: its threads did not come along."""
-    global _lock  # noqa: PLW0603  (a thread of the parent may hold the old one forever)
-    _lock = rlock()
-    _inherited.extend(_compiled.values())
-    _compiled.clear()
-    warm.forget()
+    global _lock, models
+    _inherited.append(models)
+    _lock, models = rlock(), ModelCache(LIMIT)
 
 
 if hasattr(os, "register_at_fork"):
@@ -232,26 +324,21 @@ if hasattr(os, "register_at_fork"):
 
 def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> CompiledModel:
     with _lock:
-        ready = _compiled.get(signature)
-        if ready is not None and ready.is_usable:
-            _compiled.move_to_end(signature)
-            return ready
-        config.check_environment()
-        ready = _compiled[signature] = compile_model(build(), request, is_session=False)
-        if len(_compiled) > LIMIT:
-            _compiled.popitem(last=False)[1].close()
-            warm.forget()
-        return ready
+        model = models.get(signature)
+        if model is None:
+            config.check_environment()
+            model = CompiledModel(build(), request, is_session=False)
+            models.make_room(signature)
+            models.add(signature, model)
+        return model
 
 
 def release(executor: Executor) -> None:
     """Close and forget every operation compiled on a device that the caller opened."""
     with _lock:
-        found = [s for s, c in _compiled.items() if c.request.executor is executor]
-        theirs = [_compiled.pop(signature) for signature in found]
-        warm.forget()
-    for compiled in theirs:
-        compiled.close()
+        theirs = models.take(lambda _, model: model.request.executor is executor)
+    for model in theirs:
+        model.close()
 
 
 closing.append(release)
@@ -271,16 +358,16 @@ def one_operator(
         Its further arguments, which become attributes; each must be a finite number.
     device : str, Device or None
     """
-    one = FUNCTIONS[name]
-    inputs = list(zip(one.operands, operands, strict=True))
+    function = FUNCTIONS[name]
+    inputs = list(zip(function.operands, operands, strict=True))
     attrs = {key: number(key, value) for key, value in numbers.items()}
-    return simple(name, one.op, inputs, device, also=one.dtypes, **attrs)
+    return simple(name, function.op, inputs, device, also=function.dtypes, **attrs)
 
 
 def simple(
     op: str,
     onnx_op: str,
-    inputs: Sequence[tuple[str, Any]],
+    inputs: Inputs,
     device: str | Device | None,
     *,
     also: Sequence[str] = (),

@@ -11,10 +11,9 @@ import numpy as np
 from gpuedge.core.errors import InputError, ShapeError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import Size, flag, pair
-from gpuedge.ops.call import Array, call
+from gpuedge.ops.call import Array, call, warm
 from gpuedge.ops.expression import Elementwise
 from gpuedge.ops.reducing import shape_of
-from gpuedge.ops.warm import warm
 from gpuedge.runtime.inputs import brief
 
 if TYPE_CHECKING:

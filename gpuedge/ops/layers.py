@@ -21,8 +21,7 @@ from gpuedge.ops.arguments import (
     pad_attrs,
     pair,
 )
-from gpuedge.ops.call import Array, call, simple
-from gpuedge.ops.warm import warm
+from gpuedge.ops.call import Array, call, simple, warm
 
 if TYPE_CHECKING:
     from gpuedge.device import Device

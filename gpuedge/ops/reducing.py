@@ -11,8 +11,7 @@ from gpuedge.core.dtypes import BYTES, as_operand
 from gpuedge.core.errors import InputError, ShapeError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import axes, flag, integer, number
-from gpuedge.ops.call import Array, call, several
-from gpuedge.ops.warm import warm
+from gpuedge.ops.call import Array, call, several, warm
 
 if TYPE_CHECKING:
     from gpuedge.device import Device

@@ -16,9 +16,8 @@ from gpuedge.core.errors import DTypeError, InputError, ShapeError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import axes as counted
 from gpuedge.ops.arguments import integer, integers, number
-from gpuedge.ops.call import Array, call, simple
+from gpuedge.ops.call import Array, call, simple, warm
 from gpuedge.ops.reducing import shape_of
-from gpuedge.ops.warm import warm
 from gpuedge.runtime.inputs import brief
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from gpuedge.core.dtypes import BYTES, rounded
 from gpuedge.core.errors import InputError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import flag, number
-from gpuedge.ops.call import Array, call, simple
-from gpuedge.ops.warm import warm
+from gpuedge.ops.call import Array, call, simple, warm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -102,18 +102,18 @@ def probe(
     store = Store(paths.cache_folder())
     listed = _listed(_names(backends), environ)
     verdicts, new = _stored(store, listed, environ, 0.0 if refresh else deadline_s)
-    found = {} if refresh or not new else _looked_at(new, deadline_s + begin - time.monotonic())
-    unknown = {n: driver for n, driver in new.items() if n not in found}
+    rows_of = {} if refresh or not new else _looked_at(new, deadline_s + begin - time.monotonic())
+    unknown = {n: driver for n, driver in new.items() if n not in rows_of}
     if unknown:
-        found |= _probe_new(unknown, deadline_s, begin)
-        _keep(store, unknown, found, deadline_s)
-        cut = {n: c for n, c in unknown.items() if any(row.is_starved for row in found[n])}
+        rows_of |= _probe_new(unknown, deadline_s, begin)
+        _keep(store, unknown, rows_of, deadline_s)
+        cut = {n: c for n, c in unknown.items() if any(row.is_starved for row in rows_of[n])}
         if cut:
-            _look_again(cut, found, store)
-    report = _report(verdicts, found, start)
+            _look_again(cut, rows_of, store)
+    report = _report(verdicts, rows_of, start)
     if backends is None:
         global newest, _parts
-        newest, _parts = report, (verdicts, found, start)
+        newest, _parts = report, (verdicts, rows_of, start)
     return report
 
 
@@ -131,18 +131,18 @@ def _stored(
     new: dict[str, Candidate] = {}
     key: Keys | None = None
     now = time.time()
-    for one in listed:
-        if isinstance(one, ProbeRow):
-            verdicts.append(("", [one]))
+    for entry in listed:
+        if isinstance(entry, ProbeRow):
+            verdicts.append(("", [entry]))
             continue
         key = key or Keys(environ)
-        name = key(one)
-        if pins.is_barred(one.backend):
-            verdicts.append((name, [pins.pinned_row(one)]))
+        name = key(entry)
+        if pins.is_barred(entry.backend):
+            verdicts.append((name, [pins.pinned_row(entry)]))
             continue
         rows = store.find(name, deadline_s, now) if deadline_s else None
         if rows is None:
-            new[name] = one
+            new[name] = entry
         verdicts.append((name, rows or []))
     return verdicts, new
 
@@ -157,12 +157,12 @@ def wait_for_look(seconds: float) -> bool:
     return _background is not None and _background.has_ended_in(seconds)
 
 
-def _look_again(cut: Drivers, found: Found, store: Store) -> None:
+def _look_again(cut: Drivers, rows_of: Found, store: Store) -> None:
     """Have drivers that the deadline cut off looked at in the background; say so in their rows."""
     from gpuedge.probing.background import DEADLINE_S, BackgroundProbe, marked
 
     global _background  # noqa: PLW0603
-    found |= {n: marked(found[n]) for n in cut}
+    rows_of |= {n: marked(rows_of[n]) for n in cut}
 
     def keep(later: Found) -> None:
         global newest  # noqa: PLW0603
@@ -173,23 +173,23 @@ def _look_again(cut: Drivers, found: Found, store: Store) -> None:
 
     if _background is None or _background.is_over:
         try:
-            _background = BackgroundProbe(cut, {n: found[n] for n in cut}, _probe_new, keep)
+            _background = BackgroundProbe(cut, {n: rows_of[n] for n in cut}, _probe_new, keep)
         except RuntimeError:  # no more threads: the next start looks at them
             return
 
 
-def _report(verdicts: Verdicts, found: Found, start: float) -> ProbeReport:
+def _report(verdicts: Verdicts, rows_of: Found, start: float) -> ProbeReport:
     """Return the report of what is stored and what was found, numbered."""
-    numbered = number(_marked(row) for n, rows in verdicts for row in found.get(n, rows))
+    numbered = number(_marked(row) for n, rows in verdicts for row in rows_of.get(n, rows))
     shown = pins.apply(numbered)
     if shown is not numbered:  # what is left alone is not a route any more
         numbered = number(shown)
     return ProbeReport(numbered, __version__, time.perf_counter() - start)
 
 
-def _keep(store: Store, drivers: Drivers, found: Found, deadline_s: float) -> None:
+def _keep(store: Store, drivers: Drivers, rows_of: Found, deadline_s: float) -> None:
     """Store what was found of drivers, but for what says nothing of them."""
-    lasting = {n: (drivers[n], found[n]) for n in drivers if all(map(_is_lasting, found[n]))}
+    lasting = {n: (drivers[n], rows_of[n]) for n in drivers if all(map(_is_lasting, rows_of[n]))}
     if not lasting or store.save(lasting, deadline_s, time.time()):
         return
     folder = store.folder
@@ -228,13 +228,13 @@ def _listed(names: list[str], environ: Mapping[str, str]) -> list[Candidate | Pr
     listed: list[Candidate | ProbeRow] = []
     for name, backend in zip(names, loaded, strict=True):
         status, why = "absent", Reason("no-candidates")
-        found: Sequence[Candidate] = ()
+        candidates: Sequence[Candidate] = ()
         try:
-            found = backend.candidates(environ)
+            candidates = backend.candidates(environ)
         except Exception as error:  # a plug-in's
             text = plain(f"{type(error).__name__}: {error}", 300)
             status, why = "broken", Reason("open-failed", text)
-        listed += found or [ProbeRow(name, name, status, why.code, why.sentence, name)]
+        listed += candidates or [ProbeRow(name, name, status, why.code, why.sentence, name)]
     return listed
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
+from gpuedge.core.times import PROBE_END_S
 from gpuedge.safety.deadline import DeadlineCall
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 60.0
 """Time for all of them together."""
-
-END_S = 2.0
-"""What the end of the interpreter waits for it to end its processes; it takes 0.1 s."""
 
 WORDS = "looked at again in the background, or at the next start"
 
@@ -63,10 +61,10 @@ class BackgroundProbe:
         self._owner = os.getpid()
 
         def work() -> Found:
-            found = probe(drivers, DEADLINE_S, time.monotonic(), lambda: self._is_stopped)
+            rows_of = probe(drivers, DEADLINE_S, time.monotonic(), lambda: self._is_stopped)
             if not self._is_stopped:
-                keep(found)
-            return found
+                keep(rows_of)
+            return rows_of
 
         self._is_stopped = False
         self._call = DeadlineCall(work, "gpuedge-probe")
@@ -76,7 +74,7 @@ class BackgroundProbe:
         """Give up: the interpreter ends, and with it the thread that would clean up."""
         if not self.is_over:
             self._is_stopped = True
-            self._call.wait(END_S)
+            self._call.wait(PROBE_END_S)
 
     @property
     def is_over(self) -> bool:
@@ -99,7 +97,7 @@ class BackgroundProbe:
         if not self._call.wait(seconds):
             return {key: self._cut[key] for key in mine}
         try:
-            found = self._call.result()
+            rows_of = self._call.result()
         except Exception:  # as the caller's own probe will
             return {}
-        return {k: found[k] for k in mine if not any(row.is_starved for row in found[k])}
+        return {k: rows_of[k] for k in mine if not any(row.is_starved for row in rows_of[k])}

@@ -113,8 +113,8 @@ class LevelProbe:
         from gpuedge.probing import quirks
 
         capdb.load()
-        found = {d.index: quirks.Quirks(d, level, self._answers.get(d.index)) for d in devices}
-        judgements = {index: one.judgement for index, one in found.items()}
+        quirks_of = {d.index: quirks.Quirks(d, level, self._answers.get(d.index)) for d in devices}
+        judgements = {index: quirks_.judgement for index, quirks_ in quirks_of.items()}
         self._channel.send(
             "devices",
             database=quirks.version(next(iter(judgements.values()))),
@@ -128,7 +128,7 @@ class LevelProbe:
                 for d in devices
             ],
         )
-        return found
+        return quirks_of
 
 
 class Announcing:
@@ -254,8 +254,8 @@ class DeviceProbe:
             quirks.settle_all(CUT, "no time was left after the known answers")
             return
         self._channel.send("demand", index=index, entries=[d.entry for d in demands])
-        found = required_tests(trials, demands, ends, self._evidence)
-        quirks.settle(found)
+        outcomes = required_tests(trials, demands, ends, self._evidence)
+        quirks.settle(outcomes)
         self._channel.send("demand", index=index, entries=[])
 
     def _close(self, device: DeviceImpl, reason: Reason) -> Reason:

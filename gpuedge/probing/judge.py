@@ -116,10 +116,10 @@ def parts(transcript: Transcript, skipped: Sequence[frozenset[int]]) -> list[Tra
             events[at].append(event)
     last = max((i for i, own in enumerate(events) if own), default=0)
     is_over = any(e["event"] == "done" for e in events[-1])
-    made: list[Transcript | None] = []
+    parts_: list[Transcript | None] = []
     for i, own in enumerate(events):
         if not own and (i > last or transcript.ending == CLEAN):
-            made.append(None if i else transcript)
+            parts_.append(None if i else transcript)
             continue
         is_done = any(e["event"] == "done" for e in own)
         died = is_over or (i == last and transcript.ending.how in ("exit", "signal"))
@@ -129,8 +129,8 @@ def parts(transcript: Transcript, skipped: Sequence[frozenset[int]]) -> list[Tra
         used = transcript.cpu_s
         used = None if used is None else used - float(first.get("cpu") or 0.0)
         part = replace(transcript, events=own, ending=ending, skipped=skipped[i], cpu_s=used)
-        made.append(replace(part, seconds=max(0.0, had_s)))
-    return made
+        parts_.append(replace(part, seconds=max(0.0, had_s)))
+    return parts_
 
 
 def judge(candidate: Candidate, transcript: Transcript) -> tuple[list[ProbeRow], list[ProbeRow]]:
@@ -337,12 +337,12 @@ class LevelResult:
 
     def rows(self, given_s: float) -> list[ProbeRow]:
         """Return its rows; what it never came to has a row that says so."""
-        found = dict(self._rows)
-        if len(found) > 1:
-            found.pop(None, None)
-        if not found:
+        rows_of = dict(self._rows)
+        if len(rows_of) > 1:
+            rows_of.pop(None, None)
+        if not rows_of:
             return without_child(self.candidate, Ending("deadline"), given_s)
-        return [row for _, row in sorted(found.items(), key=lambda item: item[0] or 0)]
+        return [row for _, row in sorted(rows_of.items(), key=lambda item: item[0] or 0)]
 
     def _note_death(self, row: ProbeRow, transcript: Transcript) -> None:
         """Count a required test that its process died of as failed: it is not run again."""

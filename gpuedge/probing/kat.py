@@ -6,9 +6,9 @@ exponent of a float32, every byte where the device keeps bytes, and the division
 number of a texel into coordinates, over the range of numbers that real tensors have. The others are
 run where entries of the capability database ask for them: every kernel, every storage.
 
-The references are written from the definitions of the operators and share no code with the kernels,
-the planner or the CPU executor. Whole numbers must come back in every bit; random ones within the
-reference over absolute values, times the number of roundings. Runs nothing; `trials` does.
+The answers are those of `gpuedge.oracle`, which shares no code with the kernels, the planner or the
+CPU executor. Whole numbers must come back in every bit; random ones within the answer for absolute
+values, times the number of roundings. Runs nothing; `trials` does.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import sliding_window_view
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.storage import KINDS
-from gpuedge.graph.build import GraphBuilder
-from gpuedge.graph.ir import Graph, TensorType
+from gpuedge.graph.build import chain
+from gpuedge.graph.ir import Graph
 from gpuedge.opset import winograd
 from gpuedge.opset.bounds import Num, U
 from gpuedge.opset.tensor import Window
+from gpuedge.oracle.nodes import evaluate
 from gpuedge.plan.storages import BYTES, EXACT, FLOAT_TEXEL, StoragePrecision, offers
 
 F32 = npt.NDArray[np.float32]
@@ -118,54 +118,38 @@ def cases(caps: Caps | None = None, test: str = "standard") -> list[KnownAnswer]
     return _TESTS[test](caps)
 
 
-def _graph(inputs: Arrays, *nodes: tuple[str, str, Any], constants: str = "") -> Graph:
-    """Return a chain of nodes (operator, names of its inputs, attributes) over some inputs.
-
-    The results are called ``1``, ``2``, ...; the last is the output. Inputs named in `constants`
-    are fixed.
-    """
-    builder = GraphBuilder()
-    for name, array in inputs.items():
-        if name in constants:
-            builder.constant(name, array)
-        else:
-            builder.input(name, TensorType(str(array.dtype), array.shape))
-    for i, (op, names, attrs) in enumerate(nodes, 1):
-        last = builder.add(op, list(names), attrs, output="y" if i == len(nodes) else str(i))
-    builder.output(last)
-    return builder.build()
-
-
 def _case(
     name: str,
     graph: Graph,
     inputs: Arrays,
-    reference: Callable[..., Any],
+    expected: npt.NDArray[Any] | None = None,
     roundings: float = 0,
     **more: Any,
 ) -> KnownAnswer:
-    """Return a case; constants of the graph are no inputs, but operands of the reference.
+    """Return a case, by default with the oracle's answer; constants of the graph are no inputs.
 
     Any order of summation, fused or not, errs by about `roundings` times the unit roundoff times
     the sum of absolute values (Higham, Accuracy and Stability of Numerical Algorithms, section
     3.1). Whole numbers that are small enough have none.
     """
-    operands = [array.astype(np.float64) for array in inputs.values()]
-    expected: F64 = np.asarray(reference(*operands), np.float64)
-    bound: F64 = np.zeros_like(expected)
+    exact = (_answer(graph, inputs) if expected is None else expected).astype(np.float64)
+    bound: F64 = np.zeros_like(exact)
     if roundings:
-        bound = SLACK * roundings * U * np.asarray(reference(*map(abs, operands)))
+        sizes = {name: abs(array) for name, array in inputs.items()}
+        bound = SLACK * roundings * U * _answer(graph, sizes)
     given = {key: array for key, array in inputs.items() if key not in graph.constants}
-    return KnownAnswer(name, graph, given, expected, bound, **more)
+    return KnownAnswer(name, graph, given, exact, bound, **more)
 
 
-def _one(
-    name: str, op: str, inputs: Arrays, reference: Callable[..., Any], /, *,
-    constants: str = "", roundings: float = 0, **attrs: Any,
-) -> KnownAnswer:  # fmt: skip
+def _answer(graph: Graph, inputs: Arrays) -> F64:
+    values = evaluate(graph, inputs, whole=True)
+    return Num.of(values[graph.outputs[0]]).v
+
+
+def _one(name: str, op: str, inputs: Arrays, *, constants: str = "", **attrs: Any) -> KnownAnswer:
     """Return a case of one node."""
-    graph = _graph(inputs, (op, "".join(inputs), attrs), constants=constants)
-    return _case(name, graph, inputs, reference, roundings)
+    graph = chain(inputs, (op, "".join(inputs), attrs), constants=constants)
+    return _case(name, graph, inputs)
 
 
 def _rng() -> np.random.Generator:
@@ -180,77 +164,20 @@ def _random(rng: np.random.Generator, *shape: int) -> F32:
     return rng.uniform(-1.0, 1.0, shape).astype(np.float32)
 
 
-# --- references, by plain numpy ------------------------------------------------------------------
-
-
-def _multiply_add(a: F64, b: F64, c: F64) -> F64:
-    return a * b + c
-
-
-def _windows(x: Any, size: Sequence[int]) -> Any:
-    """Return the windows of each channel, as two more axes."""
-    return sliding_window_view(x, tuple(size), axis=(2, 3))
-
-
-def conv_reference(x: Any, w: Any, b: Any, pads: Sequence[int] = (0, 0, 0, 0)) -> F64:
-    """Return conv(x, w, b) with stride 1 in float64; `pads` are top, left, bottom, right."""
-    top, left, bottom, right = pads
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    windows = _windows(padded, w.shape[2:])
-    total = np.einsum("nchwij,mcij->nmhw", windows, w.astype(np.float64))
-    answer: F64 = total + b.astype(np.float64)[None, :, None, None]
-    return answer
-
-
-def _depthwise(x: F64, w: F64, b: F64) -> F64:
-    """Depthwise convolution with a row of padding above and below, and strides of 2 and 4."""
-    windows = _windows(np.pad(x, ((0, 0), (0, 0), (1, 1), (0, 0))), (3, 3))[:, :, ::2, ::4]
-    answer: F64 = np.einsum("nchwij,cij->nchw", windows, w[:, 0]) + b[None, :, None, None]
-    return answer
-
-
-def _transposed(x: F64, w: F64) -> F64:
-    """Transposed convolution with kernels of one place, and strides of 2 and 4: zeros between."""
-    answer: F64 = np.zeros((1, w.shape[1], 2 * x.shape[2], 4 * x.shape[3]))
-    answer[:, :, ::2, ::4] = np.einsum("nchw,cm->nmhw", x, w[:, :, 0, 0])
-    return answer
-
-
-def _slid(x: F64, w: F64, stride: int = 1, group: int = 1) -> F64:
-    """Convolution in groups with one stride, without padding."""
-    windows = _windows(x, w.shape[2:])[:, :, ::stride, ::stride]
-    n, _, height, width = windows.shape[:4]
-    split = windows.reshape(n, group, -1, *windows.shape[2:])
-    parts = w.reshape(group, -1, *w.shape[1:])
-    answer: F64 = np.einsum("ngchwij,gmcij->ngmhw", split, parts).reshape(n, -1, height, width)
-    return answer
-
-
-def _spread(x: F64, w: F64) -> F64:
-    """Transposed convolution with a stride of 2: each pixel adds its taps where they fall."""
-    (_, _, height, width), (_, filters, rows, columns) = x.shape, w.shape
-    answer: F64 = np.zeros((1, filters, 2 * height - 2 + rows, 2 * width - 2 + columns))
-    for i, j in np.ndindex(rows, columns):
-        part = np.einsum("nchw,cm->nmhw", x, w[:, :, i, j])
-        answer[:, :, i : i + 2 * height : 2, j : j + 2 * width : 2] += part
-    return answer
-
-
 # --- standard cases ------------------------------------------------------------------------------
 
 
 def elementwise_graph(shape: tuple[int, ...]) -> Graph:
     """Return a * b + c."""
     zeros = np.zeros(shape, np.float32)
-    return _graph({"a": zeros, "b": zeros, "c": zeros}, ("Mul", "ab", {}), ("Add", "1c", {}))
+    return chain({"a": zeros, "b": zeros, "c": zeros}, ("Mul", "ab", {}), ("Add", "1c", {}))
 
 
-def _conv(x: F32, w: F32, b: F32, pads: Sequence[int]) -> tuple[Graph, Callable[..., F64]]:
-    """Return relu(conv(x, w, b)) with stride 1, and its reference."""
+def _conv(x: F32, w: F32, b: F32, pads: Sequence[int]) -> Graph:
+    """Return relu(conv(x, w, b)) with stride 1."""
     attrs = {"kernel_shape": list(w.shape[2:]), "pads": list(pads)}
     inputs = {"x": x, "w": w, "b": b}
-    graph = _graph(inputs, ("Conv", "xwb", attrs), ("Relu", "1", {}), constants="wb")
-    return graph, lambda x, w, b: np.maximum(conv_reference(x, w, b, pads), 0.0)
+    return chain(inputs, ("Conv", "xwb", attrs), ("Relu", "1", {}), constants="wb")
 
 
 @cache
@@ -268,14 +195,14 @@ def _fixed_cases() -> tuple[KnownAnswer, ...]:
     # 7 * 9 products of at most 4 * 4095 are far below the 2^24 up to which float32 is exact.
     x, w = _whole(rng, *CONVOLVED), rng.integers(-4095, 4096, (9, 7, 3, 3)).astype(np.float32)
     weights = {"w": w, "b": _whole(rng, 9)}
-    conv, reference = _conv(x, w, weights["b"], (1, 0, 2, 1))
+    conv = _conv(x, w, weights["b"], (1, 0, 2, 1))
     fine = {"x": _random(rng, *x.shape), **weights}
     return (
-        _case("elementwise integers", graph, whole, _multiply_add),
-        _case("elementwise random", graph, random, _multiply_add, 1),
-        _case("every exponent", graph, _exponents(rng), _multiply_add),
-        _case("convolution integers", conv, {"x": x, **weights}, reference),
-        _case("convolution random", conv, fine, reference, 7 * 3 * 3 + 1),
+        _case("elementwise integers", graph, whole),
+        _case("elementwise random", graph, random, roundings=1),
+        _case("every exponent", graph, _exponents(rng)),
+        _case("convolution integers", conv, {"x": x, **weights}),
+        _case("convolution random", conv, fine, roundings=7 * 3 * 3 + 1),
     )
 
 
@@ -296,8 +223,8 @@ def _exponents(rng: np.random.Generator) -> Arrays:
 def _gather(name: str, x: npt.NDArray[Any], right: int = 1, **more: Any) -> KnownAnswer:
     """Return the largest of windows of one pixel: every `right`-th pixel of a row, as it is."""
     attrs = {"kernel_shape": [1, 1], "strides": [1, right]}
-    graph = _graph({"x": x}, ("MaxPool", "x", attrs))
-    return _case(name, graph, {"x": x}, lambda x: x[..., ::right], **more)
+    graph = chain({"x": x}, ("MaxPool", "x", attrs))
+    return _case(name, graph, {"x": x}, x[..., ::right], **more)
 
 
 def _bytes(dtype: str = "uint8", name: str = "every byte", storage: str = "") -> KnownAnswer:
@@ -382,15 +309,6 @@ RUNS = "runs of pixels"
 """The one of `TILES` that is for kernels that read lanes of subgroups."""
 
 
-def _tile_nodes(name: str) -> tuple[Sequence[tuple[str, str, Any]], Callable[[F64, F64], F64]]:
-    """Return the node of one of `TILES`, which takes ``x`` and ``w``, and its reference."""
-    op, _, _, attrs = TILES[name]
-    if op == "ConvTranspose":
-        return [(op, "xw", attrs)], _spread
-    stride, group = attrs.get("strides", [1])[0], attrs.get("group", 1)
-    return [(op, "xw", attrs)], lambda x, w: _slid(x, w, stride, group)
-
-
 def _kernels(caps: Caps) -> list[KnownAnswer]:
     """Return cases for the ways that selection can go which the standard ones do not.
 
@@ -407,33 +325,23 @@ def _kernels(caps: Caps) -> list[KnownAnswer]:
     narrow: list[tuple[str, str, Any]] = [("Conv", "1wc", {})]
     if "group" not in caps.forms:  # then the standard convolution has the kernel of narrow rows
         shapes, narrow = {"d": (7, 1, 3, 3), "b": (7,), "t": (7, 9, 1, 1)}, []
-    chain = whole(x=CONVOLVED, **shapes)
+    operands = whole(x=CONVOLVED, **shapes)
     nodes = [
         ("Conv", "xdb", {"pads": [1, 0, 1, 0], "strides": [2, 4], "group": 7}),
         *narrow,
         ("ConvTranspose", f"{1 + len(narrow)}t", {"output_padding": [1, 3], "strides": [2, 4]}),
     ]
 
-    def chained(x: F64, d: F64, b: F64, *rest: F64) -> F64:
-        y = _depthwise(x, d, b)
-        return _transposed(conv_reference(y, rest[0], rest[1]) if narrow else y, rest[-1])
-
     return [
-        _case("convolutions", _graph(chain, *nodes, constants="dbwct"), chain, chained),
-        _one("sum", "ReduceSum", whole(x=(4, 64)), lambda x: x.sum(keepdims=True)),
+        _case("convolutions", chain(operands, *nodes, constants="dbwct"), operands),
+        _one("sum", "ReduceSum", whole(x=(4, 64))),
         *(
-            _one(f"product of {name}", "MatMul", whole(a=(m, k), b=(k, n)), np.matmul)
+            _one(f"product of {name}", "MatMul", whole(a=(m, k), b=(k, n)))
             for name, (m, k, n) in _products(caps)
         ),
         *(
-            _case(
-                f"convolution: {name}",
-                _graph(given, *_tile_nodes(name)[0], constants="w"),
-                given,
-                _tile_nodes(name)[1],
-            )
-            for name, (_, x, w, _) in _tiles(caps)
-            for given in [whole(x=x, w=w)]
+            _one(f"convolution: {name}", op, whole(x=x, w=w), constants="w", **attrs)
+            for name, (op, x, w, attrs) in _tiles(caps)
         ),
         *(_tiled(filters) for filters in ((14, 24) if caps.subgroup_lanes else (14,))),
         *_digits(),
@@ -458,13 +366,11 @@ def _tiled(filters: int) -> KnownAnswer:
     x, w = _whole(rng, 1, 16, 13, 14), _whole(rng, filters, 16, 3, 3)
     b = _whole(rng, filters)
     inputs = {"x": x, "w": w, "b": b}
-    graph = _graph(inputs, ("Conv", "xwb", {"pads": list(pads)}), constants="wb")
-    made = _case(
-        f"tiles of {filters} filters", graph, inputs, lambda x, w, b: conv_reference(x, w, b, pads)
-    )
-    window = Window((3, 3), (1, 1), pads, (1, 1), made.expected.shape[2:])
+    graph = chain(inputs, ("Conv", "xwb", {"pads": list(pads)}), constants="wb")
+    case = _case(f"tiles of {filters} filters", graph, inputs)
+    window = Window((3, 3), (1, 1), pads, (1, 1), case.expected.shape[2:])
     own = winograd.bound(Num.of(x), Num.of(w), window)
-    return replace(made, bound=own + U * abs(made.expected))
+    return replace(case, bound=own + U * abs(case.expected))
 
 
 def _arithmetic(caps: Caps) -> list[KnownAnswer]:
@@ -474,40 +380,38 @@ def _arithmetic(caps: Caps) -> list[KnownAnswer]:
     """
     rng, precision = np.random.default_rng(16), StoragePrecision(arithmetic="float16")
 
-    def sums(name: str, nodes: Sequence[tuple[str, str, Any]], reference: Callable[..., Any],
-             constants: str = "", **given: tuple[int, ...]) -> KnownAnswer:  # fmt: skip
+    def sums(name: str, *nodes: tuple[str, str, Any], constants: str = "",
+             **given: tuple[int, ...]) -> KnownAnswer:  # fmt: skip
         # four products are at most 4 * 22 * 22 < 2048; nine, the shortest sum, are mostly more
         inputs = {k: rng.integers(8, 23, shape).astype(np.float32) for k, shape in given.items()}
-        return _case(name, _graph(inputs, *nodes, constants=constants), inputs, reference,
-                     precision=precision)  # fmt: skip
+        graph = chain(inputs, *nodes, constants=constants)
+        return _case(name, graph, inputs, precision=precision)
 
-    chain = {key: rng.integers(-most, most + 1, ELEMENTWISE).astype(np.float32)
+    integers = {key: rng.integers(-most, most + 1, ELEMENTWISE).astype(np.float32)
              for key, most in {"a": 44, "b": 44, "c": 99}.items()}  # fmt: skip
     parts = {key: _random(rng, *ELEMENTWISE).astype(np.float16).astype(np.float32) for key in "abc"}
     graph = elementwise_graph(ELEMENTWISE)
-    random = _case("float16 chain", graph, parts, _multiply_add, 1, precision=precision)
+    random = _case("float16 chain", graph, parts, roundings=1, precision=precision)
     product = abs(parts["a"].astype(np.float64) * parts["b"])
     # one rounding of the product, one of the sum; each may lose what is too small
     bound = 1.01 * HALF_UNIT * (product + abs(random.expected)) + 2 * HALF_LEAST + 4 * U
-    zeros = np.zeros(9)
     return [
-        _case("float16 chain of integers", graph, chain, _multiply_add, precision=precision),
+        _case("float16 chain of integers", graph, integers, precision=precision),
         replace(random, bound=bound),
-        sums("float16 convolution", [("Conv", "xw", {})],
-             lambda x, w: conv_reference(x, w, zeros), "w", x=CONVOLVED, w=(9, 7, 3, 3)),
-        sums("float16 narrow convolution", [("Conv", "xw", {})],
-             lambda x, w: conv_reference(x, w, zeros), "w", x=(1, 9, 11, 5), w=(9, 9, 3, 3)),
+        sums("float16 convolution", ("Conv", "xw", {}), constants="w", x=CONVOLVED, w=(9, 7, 3, 3)),
+        sums("float16 narrow convolution", ("Conv", "xw", {}), constants="w", x=(1, 9, 11, 5),
+             w=(9, 9, 3, 3)),
         sums("float16 depthwise convolution",
-             [("Conv", "xw", {"group": 7, "pads": [1, 0, 1, 0], "strides": [2, 4]})],
-             lambda x, w: _depthwise(x, w, np.zeros(7)), "w", x=CONVOLVED, w=(7, 1, 3, 3)),
+             ("Conv", "xw", {"group": 7, "pads": [1, 0, 1, 0], "strides": [2, 4]}),
+             constants="w", x=CONVOLVED, w=(7, 1, 3, 3)),
         sums("float16 transposed convolution",
-             [("ConvTranspose", "xw", {"output_padding": [1, 3], "strides": [2, 4]})],
-             _transposed, "w", x=(1, 31, 5, 5), w=(31, 9, 1, 1)),
-        sums("float16 sum of products", [("Mul", "ab", {}), ("ReduceSum", "1", {})],
-             lambda a, b: (a * b).sum(keepdims=True), a=(4, 64), b=(4, 64)),
-        *(sums(f"float16 convolution: {name}", *_tile_nodes(name), "w", x=x, w=w)
-          for name, (_, x, w, _) in _tiles(caps)),
-        *(sums(f"float16 product of {name}", [("MatMul", "ab", {})], np.matmul, a=(m, k), b=(k, n))
+             ("ConvTranspose", "xw", {"output_padding": [1, 3], "strides": [2, 4]}),
+             constants="w", x=(1, 31, 5, 5), w=(31, 9, 1, 1)),
+        sums("float16 sum of products", ("Mul", "ab", {}), ("ReduceSum", "1", {}), a=(4, 64),
+             b=(4, 64)),
+        *(sums(f"float16 convolution: {name}", (op, "xw", attrs), constants="w", x=x, w=w)
+          for name, (op, x, w, attrs) in _tiles(caps)),
+        *(sums(f"float16 product of {name}", ("MatMul", "ab", {}), a=(m, k), b=(k, n))
           for name, (m, k, n) in _products(caps)),
     ]  # fmt: skip
 
@@ -523,14 +427,12 @@ def _digits() -> list[KnownAnswer]:
     images = {"large": (3, 4), "columns of large": (3, 5), "slices of large": (9, 5)}
     return [
         *(
-            _one(f"product of {name} integers", "MatMulInteger", large(a=a, b=b), np.matmul,
-                 constants="b")
+            _one(f"product of {name} integers", "MatMulInteger", large(a=a, b=b), constants="b")
             for name, (a, b) in products.items()
         ),
         *(
             _one(f"convolution of {name} integers", "ConvInteger",
-                 large(x=(1, 64, side, side), w=(filters, 64, 3, 3)),
-                 lambda x, w: conv_reference(x, w, np.zeros(len(w))), constants="w")
+                 large(x=(1, 64, side, side), w=(filters, 64, 3, 3)), constants="w")
             for name, (filters, side) in images.items()
         ),
     ]  # fmt: skip
@@ -543,29 +445,29 @@ def _half(caps: Caps) -> list[KnownAnswer]:
     precision, rng, graph = StoragePrecision("float16"), _rng(), elementwise_graph(ELEMENTWISE)
     whole = {key: _whole(rng, *ELEMENTWISE) for key in "abc"}
     parts = {key: _random(rng, *ELEMENTWISE).astype(np.float16).astype(np.float32) for key in "abc"}
-    random = _case("half random", graph, parts, _multiply_add, 1, precision=precision)
+    random = _case("half random", graph, parts, roundings=1, precision=precision)
     # The inputs are kept as they are; the output is rounded, to nearest or towards zero.
     bound: F64 = 2 * HALF_UNIT * abs(random.expected) + HALF_LEAST + 4 * U
     inputs = {"x": _whole(rng, *CONVOLVED), "w": _whole(rng, 9, 7, 3, 3), "b": _whole(rng, 9)}
     # At most 63 * 16 + 4, which float16 holds.
-    conv, reference = _conv(inputs["x"], inputs["w"], inputs["b"], (1, 1, 1, 1))
+    conv = _conv(inputs["x"], inputs["w"], inputs["b"], (1, 1, 1, 1))
     return [
-        _case("half integers", graph, whole, _multiply_add, precision=precision),
+        _case("half integers", graph, whole, precision=precision),
         replace(random, bound=bound),
-        _case("half convolution", conv, inputs, reference, precision=precision),
+        _case("half convolution", conv, inputs, precision=precision),
     ]
 
 
 def _storages(caps: Caps) -> list[KnownAnswer]:
     """Return cases for each storage kind offered: exact ones as if each were the first."""
     exact = [kind for kind in caps.storages if KINDS[kind].is_exact and KINDS[kind].low is None]
-    found = [replace(case, storage=kind) for kind in exact for case in _floats(caps)]
+    answers = [replace(case, storage=kind) for kind in exact for case in _floats(caps)]
     if FLOAT_TEXEL in caps.storages:
         kept = [dtype for dtype, kind in BYTES.items() if kind in caps.storages]
-        found += [_bytes(dtype, f"every {dtype}", FLOAT_TEXEL) for dtype in kept]
+        answers += [_bytes(dtype, f"every {dtype}", FLOAT_TEXEL) for dtype in kept]
     if offers(caps, "fixed16"):
-        found.append(_fixed16())
-    return found + (_half(caps) if offers(caps, "float16") else [])
+        answers.append(_fixed16())
+    return answers + (_half(caps) if offers(caps, "float16") else [])
 
 
 def _fixed16() -> KnownAnswer:
@@ -573,9 +475,9 @@ def _fixed16() -> KnownAnswer:
     shape = (1, 4, 16, 16)
     x = np.linspace(-100.0, 155.0, prod(shape)).astype(np.float32).reshape(shape)
     precision = StoragePrecision("fixed16", {"x": (-100.0, 155.0), "y": (-100.0, 155.0)})
-    made = _gather("16-bit fixed point", x, precision=precision)
-    bound = np.full_like(made.expected, 2 * 255.0 / 65535 * (1 + 2.0**-7))
-    return replace(made, bound=bound)
+    case = _gather("16-bit fixed point", x, precision=precision)
+    bound = np.full_like(case.expected, 2 * 255.0 / 65535 * (1 + 2.0**-7))
+    return replace(case, bound=bound)
 
 
 def _large(caps: Caps) -> list[KnownAnswer]:

@@ -140,7 +140,7 @@ class Launcher:
     def _drivers(self) -> list[DriverProbe]:
         """Return what is to be tried; report what the database bars, and import the rest."""
         run.load_database()
-        barred = {i: quirks.barred_row(one) for i, one in enumerate(self._candidates)}
+        barred = {i: quirks.barred_row(candidate) for i, candidate in enumerate(self._candidates)}
         self._say([(i, [row]) for i, row in barred.items() if row is not None])
         self.can_fork = self.can_fork and _prepared()
         free = [i for i, row in barred.items() if row is None]
@@ -241,12 +241,12 @@ class DriverProbe:
                 os.environ.update(env)
                 os.chdir(folder)
                 return request
-            one = forked
+            child = forked
         else:
             data = json.dumps(request).encode() + b"\n"
             environ = {**os.environ, **env}
-            one = Child(self._launcher.command, environ, folder, request=data, output=output)
-        self._running = Running(one, levels, token, result)
+            child = Child(self._launcher.command, environ, folder, request=data, output=output)
+        self._running = Running(child, levels, token, result)
         return None
 
     def _finish(self, running: Running) -> None:
@@ -266,9 +266,9 @@ class DriverProbe:
 class Running:
     """A child that is at work on some levels of a driver."""
 
-    def __init__(self, one: Child, levels: list[LevelResult], token: str, result: Path) -> None:
-        self.child, self.levels = one, levels
-        self.activity = Activity(one.pid)
+    def __init__(self, child: Child, levels: list[LevelResult], token: str, result: Path) -> None:
+        self.child, self.levels = child, levels
+        self.activity = Activity(child.pid)
         self.is_late = False
         self._is_stalled = False
         self._reader = EventReader(result, token, EVENTS)

@@ -62,8 +62,8 @@ def check_pins() -> None:
 
 def _source() -> str:
     """Return where the setting ``pin`` comes from, for people."""
-    found = config.get("pin").source
-    return f"pin in {os.environ['GPUEDGE_CONFIG']}" if found == "config file" else found
+    source = config.get("pin").source
+    return f"pin in {os.environ['GPUEDGE_CONFIG']}" if source == "config file" else source
 
 
 def said_by(device: str) -> str:

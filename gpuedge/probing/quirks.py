@@ -43,11 +43,13 @@ class Quirks:
         known = {name: passed for name, passed in (answers or {}).items() if name in asked}
         self.settle({n: (CLEARED if passed else FAILED, "") for n, passed in known.items()})
 
-    def settle(self, found: Mapping[str, tuple[str, str]]) -> None:
+    def settle(self, outcomes_of: Mapping[str, tuple[str, str]]) -> None:
         """Note how required tests came out, and why; what did not pass applies from now on."""
-        self.judgement = self.judgement.after({n: o == CLEARED for n, (o, _) in found.items()})
-        self.outcomes |= {name: outcome for name, (outcome, _) in found.items()}
-        self._details |= {name: why for name, (_, why) in found.items() if why}
+        self.judgement = self.judgement.after(
+            {n: o == CLEARED for n, (o, _) in outcomes_of.items()}
+        )
+        self.outcomes |= {name: outcome for name, (outcome, _) in outcomes_of.items()}
+        self._details |= {name: why for name, (_, why) in outcomes_of.items() if why}
 
     def settle_all(self, outcome: str, why: str) -> None:
         """Note the same outcome for all tests that are still to be run."""
@@ -62,12 +64,12 @@ class Quirks:
         """Return what the row keeps of the entries; nothing where none came to anything."""
         if not self.outcomes:
             return {}
-        found: dict[str, Any] = {"entries": [
+        evidence: dict[str, Any] = {"entries": [
             {"id": name, "outcome": outcome, "summary": _summary(self.judgement, name)}
             | ({"detail": self._details[name]} if name in self._details else {})
             for name, outcome in sorted(self.outcomes.items())
         ]}  # fmt: skip
-        return found | ({"is_unfinished": True} if CUT in self.outcomes.values() else {})
+        return evidence | ({"is_unfinished": True} if CUT in self.outcomes.values() else {})
 
 
 def version(judgement: Judgement) -> str:

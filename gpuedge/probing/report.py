@@ -376,7 +376,7 @@ def _physical(rows: Sequence[ProbeRow]) -> list[str]:
             same.setdefault(name, same.setdefault(numbers, name))
     counts: dict[object, int] = {}
     by_uuid: dict[str, str] = {}
-    found: list[str] = []
+    names_found: list[str] = []
     for row in rows:
         model = same.get(_model(row), _model(row))
         name = by_uuid.get(_uuid(row), "")
@@ -388,8 +388,8 @@ def _physical(rows: Sequence[ProbeRow]) -> list[str]:
             name = model if count == 1 else f"{model} #{count}"
             if _uuid(row):
                 by_uuid[_uuid(row)] = name
-        found.append(name)
-    return found
+        names_found.append(name)
+    return names_found
 
 
 def _model(row: ProbeRow) -> str:

@@ -72,7 +72,7 @@ def probe_all(
     """
     if not candidates:
         return []
-    found: dict[int, list[ProbeRow]] = {}
+    rows_of: dict[int, list[ProbeRow]] = {}
     program = interpreter.command("gpuedge.probing.launcher")
     if program is None:
         ending = Ending("no-child", 0, interpreter.why_none())
@@ -89,7 +89,7 @@ def probe_all(
                 "command": command or COMMAND,
                 "candidates": [candidate.as_dict() for candidate in candidates],
             }
-            found, ending = _launched(program, request, stop)
+            rows_of, ending = _launched(program, request, stop)
         except (OSError, RuntimeError) as error:  # no temporary folder, no more descriptors
             ending = Ending("no-child", 0, str(error))
         finally:
@@ -98,7 +98,7 @@ def probe_all(
                 with suppress(OSError):  # without a free descriptor only this works
                     Path(folder).rmdir()
     return [
-        found[i] if i in found else without_child(candidate, ending, deadline_s)
+        rows_of[i] if i in rows_of else without_child(candidate, ending, deadline_s)
         for i, candidate in enumerate(candidates)
     ]
 
@@ -109,22 +109,22 @@ def _launched(
     """Run a launcher; return rows by candidate, and what became of those without."""
     folder, ends = Path(request["folder"]), request["ends"]
     data = json.dumps(request, default=dict).encode() + b"\n"
-    one = Child(program, child.environment(), folder, request=data, output=folder / "output")
+    process = Child(program, child.environment(), folder, request=data, output=folder / "output")
     is_early = True
     try:
-        is_early = not one.wait(ends + LATE_S, stop) and time.monotonic() < ends
+        is_early = not process.wait(ends + LATE_S, stop) and time.monotonic() < ends
     finally:  # after an interrupt too: that its input ends tells it to end everything
-        if is_early and one.stdin is not None:
-            one.stdin.close()
-        ending = one.end(STOP_S if is_early else 0.0)
+        if is_early and process.stdin is not None:
+            process.stdin.close()
+        ending = process.end(STOP_S if is_early else 0.0)
     rows = EventReader(folder / "rows", request["token"], ROWS).take(is_over=True)
-    found = {event["at"]: list(event["rows"]) for event in rows}
+    rows_of = {event["at"]: list(event["rows"]) for event in rows}
     if ending.how == "deadline" or ending == child.CLEAN:
-        return found, Ending("deadline")
-    if not found:
+        return rows_of, Ending("deadline")
+    if not rows_of:
         load_database()  # which says so where that is what the launcher ended of
-    said = one.tail().strip().splitlines()[-1:]
-    return found, ending.replace(what="; ".join(filter(None, [ending.what, *said]))[:300])
+    said = process.tail().strip().splitlines()[-1:]
+    return rows_of, ending.replace(what="; ".join(filter(None, [ending.what, *said]))[:300])
 
 
 def load_database() -> None:
@@ -142,7 +142,7 @@ def _sweep(own: Path) -> None:
     mine = own.stat()  # its time is the file system's, which a wrong clock does not move
     for path in own.parent.glob(f"{PREFIX}????????"):
         with suppress(OSError):
-            found = path.lstat()
-            is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == mine.st_uid
-            if is_ours and mine.st_mtime - found.st_mtime > STALE_S:
+            status = path.lstat()
+            is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == mine.st_uid
+            if is_ours and mine.st_mtime - status.st_mtime > STALE_S:
                 shutil.rmtree(path, ignore_errors=True)

@@ -55,9 +55,9 @@ def entries(row: ProbeRow) -> list[str]:
 
     Their ids, how each came out, and what they are about; rows may come from files of others.
     """
-    found = row.evidence.get("entries")
+    listed = row.evidence.get("entries")
     told = []
-    for entry in found if isinstance(found, list) else ():
+    for entry in listed if isinstance(listed, list) else ():
         if isinstance(entry, dict):
             names = ("id", "outcome", "summary", "detail")
             name, outcome, summary, detail = (str(entry.get(name) or "") for name in names)

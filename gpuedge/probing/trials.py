@@ -105,11 +105,11 @@ class Trials:
     def brings_a_kernel(self, case: kat.KnownAnswer) -> bool:
         """Say whether a case has a kernel that none before it had."""
         try:
-            made = plan(case.graph, self.caps, frozenset(), case.precision)
+            planned = plan(case.graph, self.caps, frozenset(), case.precision)
         except (KernelLimitError, UnsupportedOpError):  # told when it is compiled
             return True
         before = len(self._kernels)
-        self._kernels |= {one.variant for one in made.passes}
+        self._kernels |= {launch.variant for launch in planned.passes}
         return len(self._kernels) > before
 
     @property
@@ -138,7 +138,7 @@ class Trials:
             seconds = trial.check.get("seconds", 0.0) + time.monotonic() - start
             trial.check |= {
                 "test": ", ".join(trial.tests), "storage": ", ".join(kinds),
-                "kernels": sorted({one.variant for one in executable.plan.passes}),
+                "kernels": sorted({launch.variant for launch in executable.plan.passes}),
                 "seconds": round(seconds, 6),
             }  # fmt: skip
         return trial.judge(array)

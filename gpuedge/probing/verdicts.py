@@ -156,7 +156,7 @@ class Store:
 
     def save(
         self,
-        found: Mapping[str, tuple[Candidate, list[ProbeRow]]],
+        judged: Mapping[str, tuple[Candidate, list[ProbeRow]]],
         deadline_s: float,
         now: float,
     ) -> bool:
@@ -164,7 +164,7 @@ class Store:
 
         def merged(body: dict[str, Any]) -> dict[str, Any]:
             self._entries = _sound(body)
-            for key, (candidate, rows) in found.items():
+            for key, (candidate, rows) in judged.items():
                 told = tuple(row.to_dict() for row in rows)
                 self._entries[key] = Verdict(
                     candidate.backend, candidate.key, told, now, deadline_s

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from time import thread_time
 
 from gpuedge.core.errors import GpuEdgeError
+from gpuedge.core.times import FORK_S, STALL_S, STEP_END_S
 from gpuedge.runtime import clock
 from gpuedge.safety.deadline import DeadlineCall, NoThreadError, started
 from gpuedge.safety.interrupts import held
@@ -32,18 +33,8 @@ REST = 12.0
 MOST_REST_S = 5.0
 """The longest rest: opening goes on at some time, however long a step was."""
 
-STALL_S = 20.0
-"""A step of a job that takes longer is not waited for."""
-
 IDLE_S = 5.0
 """How long the thread waits for another job before it ends."""
-
-FORK_S = 1.0
-"""How long a fork waits for the step under way: modules that a thread imported when the process
-was forked can never be imported in the child."""
-
-EXIT_S = 2.0
-"""How long the end of the interpreter waits for the step under way."""
 
 log = logging.getLogger("gpuedge")
 
@@ -195,7 +186,7 @@ class Background:
         with self._lock:
             self._jobs.clear()
             self._monitor.notify()
-        self.wait(EXIT_S)
+        self.wait(STEP_END_S)
 
     def _work(self) -> None:
         while True:

@@ -1,152 +1,74 @@
-"""What a model on a named device and one under ``auto`` share: running parts, failing, closing.
+"""A compiled graph: the one class that runs it, falls back to the CPU and recovers.
 
-Single operations and whole models take the same way. What a failure means for the device is decided
-in `gpuedge.runtime.devices`; here it means that the CPU answers the request.
+Single operations and whole models take the same way, on a device that was named and under ``auto``:
+which device answers is a value beside it (`DeviceChoice`). What a failure means for the device is
+decided in `gpuedge.runtime.devices`; here it means that the CPU answers the request.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core import debug
-from gpuedge.core.errors import DeviceError, DriverError, NotFiniteError
+from gpuedge.core.errors import (
+    ClosedError,
+    DeviceError,
+    DriverError,
+    GpuEdgeError,
+    InexactError,
+    NotFiniteError,
+)
 from gpuedge.core.reasons import Reason
-from gpuedge.executors.base import Executable, Executor, PlacementRow, Progress, StepTime
+from gpuedge.core.times import RUN_LIMIT_S
+from gpuedge.executors.base import Executable, Executor, PlacementRow, StepTime
 from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.checks import ValueCheck, check_values
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.partition import outputs_of
-from gpuedge.plan.storages import Range, is_finite
+from gpuedge.plan.storages import is_finite
 from gpuedge.runtime import clock, segments
+from gpuedge.runtime.auto import ChosenDevice
 from gpuedge.runtime.background import BACKGROUND, Background
-from gpuedge.runtime.crosscheck import CrossCheck
-from gpuedge.runtime.devices import POOL, Pool, reason_of
-from gpuedge.runtime.health import Counts, Health
+from gpuedge.runtime.devices import COMPILE_ERRORS, POOL, Pool, reason_of
+from gpuedge.runtime.fixed import FixedDevice
+from gpuedge.runtime.health import Health
+from gpuedge.runtime.inputs import samples
 from gpuedge.runtime.opening import INLINE
-from gpuedge.runtime.ranges import Ranges
+from gpuedge.runtime.placed import (
+    Assignment,
+    Calibrate,
+    Compilation,
+    PlacedGraph,
+)
 from gpuedge.runtime.request import Request
-from gpuedge.runtime.segments import Part, Segments, close_all, offers_storage
+from gpuedge.runtime.segments import Part
 from gpuedge.runtime.strings import CPU
-from gpuedge.safety.interrupts import held, rlock
-from gpuedge.safety.watchdog import RUN_LIMIT_S, STRETCH, Watch, Watchdog
+from gpuedge.safety.watchdog import STRETCH, Watch, Watchdog
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision
     from gpuedge.executors.gpu import GpuExecutor
-
-Calibrate = Callable[[], Mapping[str, Range]]
-"""Measures the bounds of values (`gpuedge.runtime.ranges`)."""
 
 EXHAUSTED = 3
 """Requests in a row for which the device's memory did not suffice; then it is left."""
 
 log = logging.getLogger("gpuedge")
 
+Outputs = dict[str, Array]
+DeviceChoice = FixedDevice | ChosenDevice
+"""Which device answers: the one that was named, or whichever the chooser says."""
 
-class OnDevice:
-    """A graph compiled for one open device.
-
-    Parameters
-    ----------
-    parts_of : Segments
-    executor : Executor
-    nodes : frozenset of int, optional
-        Identities of the nodes that the device is to run, where that is not all it can.
-    ranges : Ranges, optional
-        Bounds of values, where tensors are kept in fixed point.
-    progress : callable, optional
-        Called between the steps of compiling.
-
-    Attributes
-    ----------
-    segments : Segments
-    parts : list of Part
-    whole : Executable or None
-        The only one of them, where it gives every output.
-    has_copies : bool
-        Whether there are outputs that no node computes.
-    check : CrossCheck or None
-        Compares a share of the results with the CPU's.
-    must_check : bool
-        Whether the next result is compared in any case.
-    """
-
-    def __init__(
-        self,
-        parts_of: Segments,
-        executor: Executor,
-        nodes: frozenset[int] | None = None,
-        ranges: Ranges | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        self.segments = parts_of
-        self.executor = executor
-        self.ranges = ranges
-        self.check: CrossCheck | None = None
-        self.must_check = False
-        self._nodes = nodes
-        self.has_copies = segments.has_copies(parts_of.model.graph)
-        self.parts: list[Part] = []
-        self.whole: Executable | None = None
-        self._build(progress)
-
-    def _build(self, progress: Progress | None = None) -> None:
-        ranges = self.ranges.values if self.ranges else {}
-        self.parts = self.segments.build(self.executor, ranges, self._nodes, progress)
-        is_whole = len(self.parts) == 1 and not self.has_copies
-        self.whole = self.parts[0].executable if is_whole else None
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether its device was closed, or left by another session."""
-        return bool(getattr(self.executor, "closed", False))
-
-    def settle(self, inputs: Mapping[str, Array]) -> None:
-        """Compile again where fixed-point tensors cannot hold these inputs."""
-        if self.ranges is None or (self.parts and self.ranges.covers(inputs)):
-            return  # no parts: the last time was interrupted
-        self.ranges.widen(inputs)
-        self.close()
-        self._build()
-
-    @property
-    def not_compared(self) -> str:
-        """What of its results is not compared with the CPU's though it should be, and why."""
-        note = "" if self.check is None else self.check.note
-        is_wanted = self.segments.is_checked
-        return f"not compared with the CPU: {note}" if note and is_wanted else ""
-
-    def copies(self, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
-        """Count a request; return copies of inputs whose result is to be compared, else None.
-
-        The caller may change them before the CPU has read them.
-        """
-        check = self.check
-        if check is None:
-            return None
-        if not check.is_due() and not self.must_check:
-            return None
-        kept = check.copies(inputs)
-        self.must_check = self.must_check or kept is not None
-        return kept
-
-    def close(self) -> None:
-        """Release what was compiled; may be called twice."""
-        with held:
-            parts, self.parts, self.whole = self.parts, [], None
-            close_all(parts)
-
-    def close_all(self) -> None:
-        """Release that and what its segments have on the CPU, which are nobody else's."""
-        self.close()
-        self.segments.close()
+DeviceRun = tuple[Outputs | None, Reason | None]
+"""What came of a run on a device: outputs, or None where the CPU has to answer the request; and why
+the device failed, if it did. Outputs that there are nevertheless rest on what it computed before.
+"""
 
 
-class CompiledModel(ABC):
+class CompiledModel:
     """A graph compiled for the types of its inputs; one call at a time.
 
     Parameters
@@ -161,6 +83,11 @@ class CompiledModel(ABC):
         the policy says.
     background : Background
         What opens devices under ``auto``.
+
+    Attributes
+    ----------
+    choice : DeviceChoice
+        Which device answers.
 
     Raises
     ------
@@ -181,28 +108,22 @@ class CompiledModel(ABC):
         self.model = graph if isinstance(graph, BoundModel) else BoundModel(lambda: graph)
         self.request = request
         self._pool = pool
-        self._background = background
-        self._lock = rlock()
-        self._segments = Segments(self.model, request, pool.cpu())
-        self._counts = Counts()
-        self._calibrate = calibrate
-        self._is_session = is_session
-        self._inherited: list[object] = []
-        self._owner = os.getpid()
+        this = Compilation(self.model, request, pool, calibrate, is_session)
+        self._compilation, self._counts, self._lock = this, this.counts, this.lock
+        self._segments = this.segments
         self._exhausted = 0
-        self._at = CPU  # the device at work; the CPU between requests
-        self._since = 0.0
-        self._at_work: Executable | None = None
-        self._is_left = False
-        self._failure: Reason | None = None  # of the device, during the request under way
+        self._inside: tuple[Executor, float] | None = None  # the device at work, and since when
+        self._at_work: Executable | None = None  # of the CPU
+        self._is_abandoned = False
         self._is_timed = debug.level() >= 2
         self._checks: tuple[ValueCheck, ...] | None = None
-
-        self._open_first()
-
-    @abstractmethod
-    def _open_first(self) -> None:
-        """Compile for what answers the first request."""
+        self.choice: DeviceChoice
+        if request.is_open:
+            self.choice = chosen = ChosenDevice(this, background)
+            if request.policy.decide == "load":
+                chosen.decide_at_load(self._answer)
+        else:
+            self.choice = FixedDevice(this)
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -212,24 +133,21 @@ class CompiledModel(ABC):
         return self.model.graph
 
     @property
-    @abstractmethod
     def decision(self) -> Decision:
         """Why it runs where it runs now."""
+        return self.choice.decision
 
     @property
-    @abstractmethod
     def executor(self) -> Executor:
         """What it runs on now."""
+        placed = self.choice.placed
+        return self._pool.cpu() if placed is None else placed.executor
 
     @property
-    @abstractmethod
-    def is_usable(self) -> bool:
-        """False once it has to be made anew: its device was closed, or the process forked off."""
-
-    @property
-    @abstractmethod
     def parts(self) -> Sequence[Part | Executable]:
         """What runs now: segments, or the whole model on the CPU."""
+        placed = self.choice.placed
+        return [self._segments.on_cpu()] if placed is None else placed.parts
 
     @property
     def rows(self) -> tuple[PlacementRow, ...]:
@@ -241,12 +159,26 @@ class CompiledModel(ABC):
         """Bytes of device memory by what they are for; None where the CPU runs everything."""
         return segments.memory_of(self.parts)
 
-    @abstractmethod
-    def health(self) -> Health:
-        """Return how this model fares."""
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Nodes that the device in use cannot run, with the reason."""
+        placed = self.choice.placed
+        return {} if placed is None else placed.segments.refusals
 
-    @abstractmethod
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def health(self) -> Health:
+        """Return the health of this model; a snapshot."""
+        placed, state = self.choice.placed, self.choice.state
+        check = None if placed is None else placed.check
+        return Health(
+            state.phase, self.choice.device, self.request.isolation, state.sentence,
+            watchdog_s=None if placed is None else segments.watchdog_of(placed.parts),
+            crosscheck_note="" if check is None else check.note,
+            switches=self.choice.switches, **self._counts.figures(),
+        )  # fmt: skip
+
+    # -- answering ----------------------------------------------------------------------------
+
+    def run(self, inputs: Mapping[str, Array]) -> Outputs:
         """Compute the outputs from inputs of exactly the graph's types.
 
         Raises
@@ -258,188 +190,265 @@ class CompiledModel(ABC):
         InputError (GE-203)
             An input holds an index that leads nowhere, or a divisor of 0.
         """
-
-    def warm(self) -> None:
-        """Make ready what answers the first request."""
-        self._segments.on_cpu()
-
-    def timed(self, inputs: Mapping[str, Array]) -> list[StepTime]:
-        """Run what runs now step by step, and return what each took. Raises DeviceError."""
-        values, found = dict(inputs), list[StepTime]()
+        if self._checks != ():
+            self._check(inputs)
         with self._lock:
-            for part in self.parts:
-                one = part.executable if isinstance(part, Part) else part
-                try:
-                    made, times = one.timed(values)
-                except NotFiniteError as error:
-                    if not isinstance(part, Part):
-                        raise
-                    made, times = self._instead_of(part, inputs, error).timed(values)
-                values |= made
-                found += times
-        return found
+            start = clock.now_ns()
+            try:
+                return self._answer(inputs)
+            finally:
+                self._inside = self._at_work = None
+                self._counts.times.append(clock.now_ns() - start)
 
-    @property
-    def refusals(self) -> dict[str, str]:
-        """Nodes that the device could not run, with the reason."""
-        return self._segments.refusals
-
-    # -- compiling ----------------------------------------------------------------------------
-
-    def _ranges(self, executor: Executor) -> Ranges | None:
-        """Return the bounds of values where a device keeps tensors in fixed point."""
-        kind = self.request.policy.storage
-        if kind != "fixed16" or not offers_storage(executor, kind):
-            return None
-        return Ranges(self.graph, self._pool.cpu(), self._calibrate() if self._calibrate else {})
-
-    # -- running ------------------------------------------------------------------------------
+    def run_on_cpu(self, inputs: Mapping[str, Array]) -> Outputs:
+        """Compute one request without the device."""
+        self._inside, self._at_work = None, self._segments.on_cpu()
+        return self._at_work.run(inputs)
 
     def _check(self, inputs: Mapping[str, Array]) -> None:
-        """Refuse values that no device can do with, whichever is to answer. Raises InputError."""
+        """Refuse values that no device can compute with. Raises InputError."""
         if self._checks is None:
             self._checks = self.model.checks
         check_values(self._checks, inputs)
 
-    def run_on_cpu(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Compute one request without the device."""
-        return self._run_one_on_cpu(self._segments.on_cpu(), inputs)
+    def _answer(self, inputs: Mapping[str, Array]) -> Outputs:
+        """Answer a request on the device that is to do so; this is where one goes to the CPU."""
+        by = self.choice.next()
+        placed, tell = by.placed, by.tell
+        if placed is not None and (outputs := self._on_device(by, placed, inputs)) is not None:
+            return outputs
+        start = 0 if tell is None else clock.now_ns()
+        try:
+            outputs = self.run_on_cpu(inputs)
+        except GpuEdgeError as error:
+            if by.kind != "burst" or placed is not None or tell is None:
+                raise
+            tell(by, clock.now_ns() - start)
+            log.warning("cpu, tried in service: %s", error)
+            by = self.choice.in_use()  # the CPU was only looked at
+            outputs = None if by.placed is None else self._on_device(by, by.placed, inputs)
+            if outputs is None:
+                raise
+            return outputs
+        self._counts.on_cpu += 1
+        if tell is not None and placed is None:
+            tell(by, clock.now_ns() - start)
+        return outputs
 
-    def _run_one_on_cpu(self, one: Executable, feed: Mapping[str, Array]) -> dict[str, Array]:
-        self._at, self._at_work = CPU, one
-        return one.run(feed)
+    def _on_device(
+        self, by: Assignment, placed: PlacedGraph, inputs: Mapping[str, Array]
+    ) -> Outputs | None:
+        """Answer a request on a device; None where the CPU has to."""
+        if placed.ranges is not None and not self._is_settled(by, placed, inputs):
+            return None
+        try:
+            copied = _copy(inputs) if by.kind == "trial" else placed.copies(inputs)
+            given = inputs if copied is None else copied
+            start = clock.now_ns()
+            if placed.whole is None or self._is_timed:
+                outputs, failure = self._run_parts(by, placed, given)
+            else:
+                self._at_work, self._inside = None, (placed.executor, start / 1e9)
+                outputs, failure = self._run_whole(by, placed, placed.whole, given)
+            spent = clock.now_ns() - start if by.tell is not None else 0
+        except (NotFiniteError, InexactError, MemoryError) as error:
+            if not self.request.is_open:
+                raise
+            debug.say(1, f"{by.device} does not take this input: {error}")
+            return None  # the device did nothing wrong, and is kept
+        except ClosedError:  # another session gave it up in this very moment
+            if not self.choice.replace(placed):
+                raise
+            return self._answer(inputs)
+        if failure is not None:
+            if failure.code != "out-of-memory" or self._exhausted >= EXHAUSTED:
+                self._leave(placed, failure)
+            outputs = None if by.kind == "trial" else outputs
+            self._counts.on_cpu += outputs is not None
+            return outputs
+        self._exhausted = 0
+        if copied is not None and outputs is not None:
+            return self._compared(by, placed, copied, outputs, spent)
+        self._counts.on_device += 1
+        if by.tell is not None:
+            by.tell(by, spent)
+        return outputs
 
-    def _run_parts(self, side: OnDevice, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run segment by segment; after a failure on the CPU, from inputs that are still there.
+    def _is_settled(self, by: Assignment, placed: PlacedGraph, inputs: Mapping[str, Array]) -> bool:
+        """Compile again where these inputs make it necessary; False where that fails."""
+        try:
+            placed.settle(inputs)
+        except COMPILE_ERRORS as error:
+            self._leave(placed, reason_of(error))
+            if by.is_strict:
+                raise
+            return False
+        return True
 
-        Where no result of the device was used yet, the CPU computes the whole graph, as it does
-        where it was chosen: the answer is the same to the last bit.
+    def _run_whole(
+        self, by: Assignment, placed: PlacedGraph, whole: Executable, inputs: Mapping[str, Array]
+    ) -> DeviceRun:
+        """Run a graph of which the device computes all."""
+        try:
+            return whole.run(inputs), None
+        except DeviceError as error:
+            self._inside = None
+            return None, self._failed(by, placed, error)
+
+    def _run_parts(
+        self, by: Assignment, placed: PlacedGraph, inputs: Mapping[str, Array]
+    ) -> DeviceRun:
+        """Run part by part; after a failure on the CPU, from values that are still there.
+
+        Where no result of the device was used yet, the CPU is to compute the whole graph, as it
+        does where it was chosen: the answer is the same to the last bit.
         """
-        values: dict[str, Array] = dict(inputs)
-        is_mixed = False  # whether the device gave something to it
-        is_whole = len(side.parts) == 1
-        for part in side.parts:
+        values: Outputs = dict(inputs)
+        failure: Reason | None = None
+        is_mixed = False  # whether a result of the device is among the values
+        is_whole = len(placed.parts) == 1
+        for part in placed.parts:
             start = clock.now_ns() if self._is_timed else 0
             feed = inputs if is_whole else {n: values[n] for n in part.graph.inputs}
-            if part.device == CPU or self._failure is not None:
-                values |= self._run_one_on_cpu(side.segments.stand_in(part), feed)
-            else:
+            is_inside = part.device != CPU and failure is None
+            if is_inside:
                 if not is_whole:
                     check_values(part.checks, feed)
-                self._since, self._at, self._at_work = clock.now_ns() / 1e9, part.device, None
+                self._at_work, self._inside = None, (placed.executor, clock.now_ns() / 1e9)
                 try:
                     values |= part.executable.run(feed)
                     is_mixed = True
                 except NotFiniteError as error:
-                    self._at = CPU
-                    values |= self._run_one_on_cpu(self._instead_of(part, inputs, error), feed)
+                    self._check_not_own(by, part, inputs, error)
+                    is_inside = False
                 except DeviceError as error:
-                    self._at = CPU
-                    self._note_failure(error)
+                    failure, is_inside = self._failed(by, placed, error), False
                     if not is_mixed:
-                        return self.run_on_cpu(inputs)
-                    values |= self._run_one_on_cpu(side.segments.stand_in(part), feed)
+                        return None, failure
+                finally:
+                    self._inside = None
+            if not is_inside:
+                self._at_work = stand_in = placed.segments.stand_in(part)
+                values |= stand_in.run(feed)
             if self._is_timed:
-                debug.say(2, f"{self._at}: {(clock.now_ns() - start) / 1e3:.0f} us")
-        if side.has_copies:
-            return outputs_of(self.graph, values)
-        return {name: values[name] for name in self.graph.outputs}
+                where = part.device if is_inside else CPU
+                debug.say(2, f"{where}: {(clock.now_ns() - start) / 1e3:.0f} us")
+        if placed.has_copies:
+            return outputs_of(self.graph, values), failure
+        return {name: values[name] for name in self.graph.outputs}, failure
 
-    def _instead_of(
-        self, part: Part, inputs: Mapping[str, Array], error: NotFiniteError
-    ) -> Executable:
-        """Return what computes a segment on the CPU that the device does not take values of.
+    def _check_not_own(
+        self, by: Assignment, part: Part, inputs: Mapping[str, Array], error: NotFiniteError
+    ) -> None:
+        """Raise `error` if values that a device does not take are the caller's, or it is strict.
 
-        The device did nothing wrong. Raises `error` where these are the caller's own, or the CPU
-        may not answer.
+        Otherwise the CPU computes this segment; the device did nothing wrong.
         """
         own = [inputs[name] for name in part.graph.inputs if name in inputs]
-        if self._is_strict or not all(is_finite(array) for array in own):
+        if by.is_strict or not all(map(is_finite, own)):
             raise error
         debug.say(1, f"the CPU computes a segment of {part.device}: {error.what}")
-        return self._segments.stand_in(part)
 
     def _compared(
-        self,
-        side: OnDevice,
-        inputs: Mapping[str, Array],
-        outputs: Mapping[str, Array],
-        on_cpu: Callable[[Mapping[str, Array]], Mapping[str, Array]] | None = None,
-    ) -> str | None:
-        """Return what is wrong with a device's outputs, None if nothing is; count it."""
-        side.must_check = False
-        self._at = CPU
-        if side.check is None:
-            return None
-        self._counts.crosschecks += 1
-        said = side.check.compare(inputs, outputs, on_cpu or self.run_on_cpu)
-        if said is not None:
-            self._counts.crosschecks_failed += 1
-        elif side.check.note:
-            self._counts.crosschecks_not_compared += 1
-        return said
+        self, by: Assignment, placed: PlacedGraph, inputs: Outputs, outputs: Outputs, spent: int
+    ) -> Outputs | None:
+        """Return a device's outputs where the CPU agrees with them, on trial the CPU's own.
+
+        None where the CPU has yet to compute its own. Raises DriverError where they differ and the
+        CPU may not answer.
+        """
+        of_cpu: list[Outputs] = []
+
+        def on_cpu(given: Mapping[str, Array]) -> Outputs:
+            of_cpu.append(self.run_on_cpu(given))
+            return of_cpu[0]
+
+        placed.must_check = False
+        if placed.check is not None:
+            difference = placed.check.compare(inputs, outputs, on_cpu)
+            self._counts.compared(difference, placed.check.note)
+            if difference is not None:
+                self._drifted(by, placed, difference)
+                self._counts.on_cpu += 1
+                return of_cpu[0]
+        if by.tell is not None:
+            by.tell(by, spent)
+        if by.kind != "trial":
+            self._counts.on_device += 1
+            return outputs
+        self._counts.on_cpu += len(of_cpu)
+        return of_cpu[0] if of_cpu else None
+
+    def warm(self) -> None:
+        """Make ready what answers the first request.
+
+        A device runs once on synthetic inputs: many drivers compile a kernel when it first runs.
+        A failure is left to the next request, which handles it.
+        """
+        placed = self.choice.placed
+        if placed is None:
+            self._segments.on_cpu()
+            return
+        if placed.ranges is not None:  # samples would set the bounds of values
+            return
+        self.request.tell("run", 0, 1)
+        with self._lock, suppress(GpuEdgeError):
+            placed.run_all(samples(self.graph))
+        self.request.tell("run", 1, 1)
+
+    def timed(self, inputs: Mapping[str, Array]) -> list[StepTime]:
+        """Run what runs now step by step, and return what each took. Raises DeviceError."""
+        values, steps = dict(inputs), list[StepTime]()
+        with self._lock:
+            by = self.choice.in_use()
+            for part in self.parts:
+                executable = part.executable if isinstance(part, Part) else part
+                try:
+                    outputs, times = executable.timed(values)
+                except NotFiniteError as error:
+                    if not isinstance(part, Part):
+                        raise
+                    self._check_not_own(by, part, inputs, error)
+                    outputs, times = self._segments.stand_in(part).timed(values)
+                values |= outputs
+                steps += times
+        return steps
 
     # -- failing ------------------------------------------------------------------------------
 
-    @abstractmethod
-    def _fail(self, reason: Reason, *, is_final: bool = False) -> None:
-        """Count a failure of the device, and report it: no session of this process uses it now."""
-
-    @property
-    def _is_strict(self) -> bool:
-        """Whether the CPU may not answer for the device."""
-        return False
-
-    @property
-    @abstractmethod
-    def held(self) -> Executor:
-        """The device that a run under way is on."""
-
-    def _note_failure(self, error: DeviceError) -> None:
-        """Draw the conclusions of a failure, and raise it where the CPU may not answer."""
-        reason = reason_of(error)
+    def _failed(self, by: Assignment, placed: PlacedGraph, error: DeviceError) -> Reason:
+        """Count and report a failure, and raise it where the CPU may not answer."""
+        executor, reason = placed.executor, reason_of(error)
         if reason.code == "out-of-memory":
             self._exhausted += 1
             self._counts.fail(reason)
         else:
-            self._fail(reason)
-        if self._is_strict:
+            self._compilation.report(executor, reason)
+        if by.is_strict:
             raise error
-        log.warning("%s: %s", self.held.device, reason.sentence)
-        self._failure = reason
-
-    def _taken_failure(self) -> tuple[Reason | None, bool]:
-        """Return why the device failed in this request, and whether it is to be left now."""
-        failure, self._failure = self._failure, None
-        if failure is None:
-            return None, False
-        return failure, failure.code != "out-of-memory" or self._exhausted >= EXHAUSTED
-
-    def _drifted(self, device: str, said: str) -> Reason:
-        """Condemn a device whose results differ; raises where the CPU may not answer instead."""
-        reason = Reason("drifted", said.rstrip("."))
-        self._fail(reason, is_final=True)
-        if self._is_strict:
-            what = f"The results of {device} drifted from those of the CPU."
-            raise DriverError(what, known=said, reason="drifted")
-        log.warning("%s: %s", device, reason.sentence)
+        log.warning("%s: %s", executor.device, reason.sentence)
         return reason
+
+    def _leave(self, placed: PlacedGraph, reason: Reason) -> None:
+        """Go on without a device that failed."""
+        self.choice.leave(placed, reason, is_final=reason.code == "out-of-memory")
+
+    def _drifted(self, by: Assignment, placed: PlacedGraph, difference: str) -> None:
+        """Condemn a device whose results differ; raise where the CPU may not answer instead."""
+        reason = Reason("drifted", difference.rstrip("."))
+        self._compilation.report(placed.executor, reason, is_final=True)
+        if by.is_strict:
+            what = f"The results of {by.device} drifted from those of the CPU."
+            raise DriverError(what, known=difference, reason="drifted")
+        log.warning("%s: %s", by.device, reason.sentence)
+        self.choice.leave(placed, reason, is_final=True)
 
     # -- stopping and closing -------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def is_pooled(self) -> bool:
-        """False where the caller opened the device."""
-
-    @property
-    def isolation(self) -> str:
-        """Where the driver of the device lives."""
-        return self.request.isolation
-
     def inside_since(self) -> float | None:
         """Return when the run under way entered its device; None where none is inside one."""
-        return None if self._at == CPU or self._is_left else self._since
+        inside = self._inside
+        return None if inside is None or self._is_abandoned else inside[1]
 
     def watch(self, more_s: float) -> Watch:
         """Return what finds out whether the run under way is stuck inside its device.
@@ -447,10 +456,15 @@ class CompiledModel(ABC):
         The device's own watchdog ends a run in a better way, so this has at least its patience, and
         `more_s`.
         """
-        fixed_s = self.request.policy.watchdog_s
+        fixed_s, inside, placed = self.request.policy.watchdog_s, self._inside, self.choice.placed
         if fixed_s is not None:
             return Watch(fixed_s + more_s)
-        executor = cast("GpuExecutor", self.held)
+        if inside is not None:
+            executor = cast("GpuExecutor", inside[0])
+        elif placed is not None:
+            executor = cast("GpuExecutor", placed.executor)
+        else:  # the CPU is at work, and comes back
+            return Watch(inf)
         dog = executor.at_work or Watchdog()
         limit_s = max(RUN_LIMIT_S, dog.patience_s)
         most_s = max(STRETCH * RUN_LIMIT_S, dog.most_s)
@@ -476,28 +490,29 @@ class CompiledModel(ABC):
         bool
             False if no run is inside a device: what takes so long is the CPU.
         """
-        if self._at == CPU or self._is_left:
+        inside = self._inside
+        if inside is None or self._is_abandoned:
             return False
-        self._is_left = True
-        executor = cast("GpuExecutor", self.held)
-        if self.isolation != INLINE:
-            self._fail(Reason("device-hung", "a request was given up"))
-        elif self.is_pooled:
-            self._pool.abandon(executor.device)
+        self._is_abandoned = True
+        executor = cast("GpuExecutor", inside[0])
+        if self.request.isolation != INLINE:
+            self._compilation.report(executor, Reason("device-hung", "a request was given up"))
+        elif self.request.executor is None:
+            self._compilation.pooled(executor.device).abandon()
         executor.is_hung = True
         executor.retire()
         return True
 
-    @abstractmethod
-    def _close_sides(self) -> None:
-        """Release what was compiled for devices."""
-
-    @abstractmethod
     def keep(self) -> None:
         """Keep on disk what later launches are to know."""
+        self.choice.keep()
 
     def close(self) -> None:
         """Release what was compiled; the device stays open."""
         with self._lock:
-            self._close_sides()
+            self.choice.close()
             self._segments.close()
+
+
+def _copy(inputs: Mapping[str, Array]) -> Outputs:
+    return {name: array.copy() for name, array in inputs.items()}

@@ -1,4 +1,4 @@
-"""The devices that are open in this process, by device string and isolation, and how they fare.
+"""The devices that are open in this process, by device string and isolation, and their health.
 
 The pool is the one thing this library keeps between calls besides the backend registry: opening a
 driver costs tens of milliseconds, and two copies of it cost twice the memory. All sessions share
@@ -33,9 +33,11 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.core.reasons import SENTENCES, Reason
+from gpuedge.core.times import AWAY_S, CLOSE_FAILED_S, DEVICE_END_S, NAMED_S, REOPEN_S
 from gpuedge.decide.options import DEFAULT
 from gpuedge.executors.driver_calls import cause_of
 from gpuedge.runtime import clock, opening
+from gpuedge.runtime.health import DEMOTED, RECOVERING, DeviceState
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.strings import CPU, find
 from gpuedge.safety.deadline import DeadlineCall, NoThreadError
@@ -49,21 +51,6 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str]
 """A device string with its number, and where the driver lives."""
-
-OK, RECOVERING, DEMOTED = "ok", "recovering", "demoted"
-
-EXIT_S = 2.0
-"""How long the end of the interpreter waits for a device to be given back."""
-
-AWAY_S = 20.0
-"""How long a device whose opening stalled may take to come back, before whoever asks for it is told
-that it hangs."""
-
-NAMED_S = 60.0
-"""How long a device that was named is looked for where the probe's deadline was too short."""
-
-CLOSE_S, OPEN_S = 10.0, 60.0
-"""How long closing a device that failed, and opening it anew, may take before it counts as hung."""
 
 log = logging.getLogger("gpuedge")
 
@@ -126,25 +113,17 @@ class PooledDevice:
 
     Attributes
     ----------
-    state : {"ok", "recovering", "demoted"}
-    reason : Reason or None
-        Why it is not ``ok``.
+    state : DeviceState
+        ``ok``, ``recovering`` or ``demoted``, and why.
     executor : Executor or None
         What is open of it.
-    opened_ns : int
-        How long opening it took, when it was last opened.
-    is_stuck : bool
-        Whether a thread is stuck in its driver: it is left alone for good.
     """
 
     def __init__(self, pool: Pool, key: Key) -> None:
         self.key = key
         self.device = key[0]
-        self.state = OK
-        self.reason: Reason | None = None
+        self.state = DeviceState()
         self.executor: Any = None
-        self.opened_ns = 0
-        self.is_stuck = False
         self._pool = pool
         self._opening = rlock()
         self._failures: list[tuple[float, Any]] = []  # when, and what hung
@@ -153,7 +132,13 @@ class PooledDevice:
         self._back = threading.Event()  # clear while a stalled opening has the device
         self._back.set()
         self._back_until = 0.0
-        self._left: Any = None  # what was open then
+        self._suspended: Any = None  # what was open then
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a thread is stuck in its driver: it is left alone for good."""
+        reason = self.state.reason
+        return self.state.phase == DEMOTED and reason is not None and reason.code == "device-hung"
 
     def open(self, make: Callable[[], Executor]) -> Executor:
         """Return what is open of it, made anew if there is nothing."""
@@ -168,39 +153,38 @@ class PooledDevice:
             ready = self.executor
             if ready is None or getattr(ready, "closed", False):
                 if not getattr(ready, "released", True):  # an interrupt broke it off
-                    bounded(ready.close, CLOSE_S, f"close {self.device}")
-                start = clock.now_ns()
+                    bounded(ready.close, CLOSE_FAILED_S, f"close {self.device}")
                 # Of a worker process the wait is long, and nothing of it stays in this one.
                 with held if self.key[1] == INLINE else nullcontext():
                     self.executor = ready = make()  # or what is open would be nobody's
-                self.opened_ns = clock.now_ns() - start
-            found: Executor = ready
-            return found
+            return cast("Executor", ready)
 
     def abandon(self) -> None:
         """Leave it alone for good: a thread is stuck in its driver. It is not closed."""
-        left, self.executor, self.is_stuck = self.executor, None, True
-        if left is not None:
-            left.retire()
-        self.demote(Reason("device-hung", "a thread is stuck in its driver"))
+        with held, self._monitor.lock:
+            if not self.is_stuck:
+                self._become(DEMOTED, Reason("device-hung", "a thread is stuck in its driver"))
+            executor, self.executor = self.executor, None
+            if executor is not None:
+                executor.retire()
 
     def suspend(self) -> None:
         """Leave it alone until `resume`; whoever asks for it waits, at most `AWAY_S`."""
-        self._left, self.executor = self.executor, None
+        self._suspended, self.executor = self.executor, None
         self._back_until = monotonic() + AWAY_S
         self._back.clear()
-        if self._left is not None:
-            self._left.retire()
+        if self._suspended is not None:
+            self._suspended.retire()
         log.info("%s: left alone until its opening ends", self.device)
 
     def resume(self) -> None:
         """Take it back after `suspend`: it was slow, not stuck. Closes what was retired."""
         if self._back.is_set():
             return
-        left, self._left = self._left, None
+        executor, self._suspended = self._suspended, None
         try:
-            if left is not None:
-                left.close()
+            if executor is not None:
+                executor.close()
         finally:
             self._back.set()
         log.info("%s: its opening ended, it may be used again", self.device)
@@ -238,18 +222,19 @@ class PooledDevice:
             executor.retire()
             now, limits = monotonic(), self._pool.limits
             # A run that was given up and has ended since was slow: that is no failure of a device.
-            slow = [one for _, one in self._failures if one is not None and one.has_come_back()]
+            slow = [hung for _, hung in self._failures if hung is not None and hung.has_come_back()]
             self._failures = [
-                (when, one) for when, one in self._failures
-                if now - when < limits.window_s and one not in slow
+                (when, hung) for when, hung in self._failures
+                if now - when < limits.window_s and hung not in slow
             ] + [(now, executor if getattr(executor, "is_hung", False) else None)]  # fmt: skip
-            again = len(self._failures) < limits.failures and self.state != DEMOTED
+            is_demoted = self.state.phase == DEMOTED
+            again = len(self._failures) < limits.failures and not is_demoted
             if is_final:
                 again = False
                 self._become(DEMOTED, reason)
             elif again:
                 self._become(RECOVERING, Reason("recovering", reason.sentence))
-            elif self.state != DEMOTED:
+            elif not is_demoted:
                 times = f"{len(self._failures)} times in {limits.window_s / 60:g} minutes"
                 self._become(DEMOTED, Reason("failed-often", f"{times}, last: {reason.sentence}"))
             return again, slow
@@ -257,19 +242,19 @@ class PooledDevice:
     def demote(self, reason: Reason) -> None:
         """Leave the device alone for the life of this process."""
         with held, self._monitor.lock:
-            if self.state != DEMOTED:
+            if self.state.phase != DEMOTED:
                 self._become(DEMOTED, reason)
 
     def wait(self, seconds: float) -> bool:
         """Wait until the device is in use again, without its pauses; False if it is not."""
         with held:
             self._hurry.set()
-        self._monitor.wait_for(lambda: self.state != RECOVERING or None, seconds)
-        return self.state == OK
+        self._monitor.wait_for(lambda: not self.state.is_recovering or None, seconds)
+        return self.state.is_ok
 
     def error(self) -> DeviceLostError:
         """Return the error for a request that takes no other device."""
-        reason = self.reason or Reason("recovering")
+        reason = self.state.reason or Reason("recovering")
         return DeviceLostError(
             f"The device {self.device} is not in use: {reason.sentence}.",
             known=reason.detail or None,
@@ -283,10 +268,10 @@ class PooledDevice:
             self._stop.set()
             self._hurry.set()
 
-    def _become(self, state: str, reason: Reason | None) -> None:
-        self.state, self.reason = state, reason
+    def _become(self, phase: str, reason: Reason) -> None:
+        self.state = DeviceState(phase, reason)
         self._monitor.notify()
-        if state == DEMOTED and reason is not None:
+        if phase == DEMOTED:
             log.warning("%s: not used any more by this process: %s", self.device, reason.sentence)
 
     def _recover(self, executor: Any, slow: list[Any], *, again: bool) -> None:
@@ -294,10 +279,12 @@ class PooledDevice:
 
         Closes as well what is known by now to have been slow.
         """
-        for one in slow:
-            one.is_hung = False
-        for one in (executor, *slow):
-            if not bounded(partial(self._pool.drop, one), CLOSE_S, f"close {self.device}"):
+        for hung in slow:
+            hung.is_hung = False
+        for failed in (executor, *slow):
+            if not bounded(
+                partial(self._pool.drop, failed), CLOSE_FAILED_S, f"close {self.device}"
+            ):
                 self.demote(Reason("device-hung", "closing it did not end"))
                 return
         if not again:
@@ -309,12 +296,13 @@ class PooledDevice:
             if self._stop.is_set():
                 return
             why = self._attempt()
-            if self._stop.is_set() or self.state == DEMOTED:
+            if self._stop.is_set() or self.state.phase == DEMOTED:
                 return
             if why is None:
                 with self._monitor.lock:
-                    if self.state == RECOVERING:
-                        self._become(OK, None)
+                    if self.state.is_recovering:
+                        self.state = DeviceState()
+                        self._monitor.notify()
                 log.warning("%s: in use again", self.device)
                 return
             log.info("%s: not yet in use again: %s", self.device, why)
@@ -331,16 +319,16 @@ class PooledDevice:
             except GpuEdgeError as error:
                 answer.append(error.what.rstrip("."))
 
-        if not bounded(work, OPEN_S, f"open {self.device}"):
+        if not bounded(work, REOPEN_S, f"open {self.device}"):
             self.demote(Reason("device-hung", "opening it anew did not end"))
         return answer[0] if answer else "opening it anew ended in nothing"
 
     def _opened_anew(self) -> str | None:
         pool = self._pool
-        barred = pool.barred(self.device)
-        if barred is not None:  # its last failure was one too many: it is not even tried
-            self.demote(barred)
-            return barred.sentence
+        blocked = pool.blocked(self.device)
+        if blocked is not None:  # its last failure was one too many: it is not even tried
+            self.demote(blocked)
+            return blocked.sentence
         why = pool._try_in_child(self.device, self._stop)
         if why is not None or self._stop.is_set():
             return why or "stopped"
@@ -397,11 +385,11 @@ class Pool:
     def after_fork(self) -> None:
         """Start empty in a forked child; locks that threads of the parent held stay behind."""
         if self._owner != os.getpid():
-            pooled = any(
-                name != CPU and isolation == INLINE and one.executor is not None
-                for (name, isolation), one in self._devices.items()
+            is_any_open = any(
+                name != CPU and isolation == INLINE and device.executor is not None
+                for (name, isolation), device in self._devices.items()
             )
-            self._is_forked = self._is_forked or pooled or opening.is_any_inline()
+            self._is_forked = self._is_forked or is_any_open or opening.is_any_inline()
             # Destroying what is open would wait for threads that did not come along.
             self._inherited.append(self._devices)
             self._start()
@@ -419,29 +407,29 @@ class Pool:
             known = self._report
             if known is None:
                 self._asked = 0
-                found = api.probe()
+                newer = api.probe()
             elif not any(row.is_open for row in known.tried):
                 return known
             elif api.newest is not self._newest and api.newest is not None:
-                found = api.newest
+                newer = api.newest
             elif self.again_ns is not None and clock.now_ns() >= self.again_ns:
-                found = api.probe()
+                newer = api.probe()
             else:
                 return known
             self._newest, self.again_ns = api.newest, None
-            if self._asked < DEFAULT.retries and any(r.is_starved for r in found.tried):
+            if self._asked < DEFAULT.retries and any(r.is_starved for r in newer.tried):
                 self.again_ns = clock.now_ns() + DEFAULT.retry_ns(self._asked)
                 self._asked += 1
-            if known is not None and self._renames(known, found):
-                found = known
-            self._report = _ruled_out(found) if self._is_forked else found
+            if known is not None and self._renames(known, newer):
+                newer = known
+            self._report = _ruled_out(newer) if self._is_forked else newer
             return self._report
 
-    def _renames(self, known: ProbeReport, found: ProbeReport) -> bool:
+    def _renames(self, known: ProbeReport, newer: ProbeReport) -> bool:
         """Tell whether a report gives the name of a device in use to another one."""
         with self._lock:
             used = {device for device, _ in self._devices} - {CPU}
-        before, after = ({r.device: (r.key, r.index) for r in x.tried} for x in (known, found))
+        before, after = ({r.device: (r.key, r.index) for r in x.tried} for x in (known, newer))
         return any(before.get(name) != after.get(name) for name in used)
 
     def current(self) -> ProbeReport:
@@ -462,9 +450,9 @@ class Pool:
         ------
         NoUsableDeviceError (GE-103)
         """
-        return self._found(device, self.current)
+        return self._usable(device, self.current)
 
-    def _found(self, device: str, report: Callable[[], ProbeReport]) -> ProbeRow:
+    def _usable(self, device: str, report: Callable[[], ProbeReport]) -> ProbeRow:
         """Return the usable row of a device string in a report.
 
         Raises
@@ -495,7 +483,7 @@ class Pool:
             row = find(device, self.current())
         return row
 
-    def barred(self, device: str) -> Reason | None:
+    def blocked(self, device: str) -> Reason | None:
         """Return why the blocklist says that a device be left alone now, None if it does not."""
         rows = (r for r in self.current().tried if r.device == device)
         row = next((r for r in rows if r.code == "crash-blocklist"), None)
@@ -503,8 +491,8 @@ class Pool:
             return None
         return Reason(row.code, row.reason.removeprefix(f"{SENTENCES[row.code]}: "))
 
-    def device_health(self, device: str, isolation: str = INLINE) -> PooledDevice:
-        """Return a device of this process, named with its number, and how it fares."""
+    def device(self, device: str, isolation: str = INLINE) -> PooledDevice:
+        """Return a device of this process, named with its number."""
         self.after_fork()
         key = (device, isolation)
         with self._lock:
@@ -516,7 +504,7 @@ class Pool:
         """Return the CPU executor."""
         from gpuedge.executors.cpu import CpuExecutor
 
-        return cast("CpuExecutor", self.device_health(CPU).open(CpuExecutor))
+        return cast("CpuExecutor", self.device(CPU).open(CpuExecutor))
 
     def gpu(self, device: str, isolation: str = INLINE) -> Executor:
         """Return the executor of a device string that names a GPU.
@@ -524,8 +512,8 @@ class Pool:
         One device may be open inline and in a process of its own at the same time. Raises
         NoUsableDeviceError (GE-103) and DeviceError (GE-4xx).
         """
-        name = self._found(device, self.report).device
-        return self.device_health(name, isolation).open(lambda: self._open_gpu(name, isolation))
+        name = self._usable(device, self.report).device
+        return self.device(name, isolation).open(lambda: self._open_gpu(name, isolation))
 
     def executor(self, device: str, isolation: str = INLINE) -> Executor:
         """Return the executor of a device string other than ``auto``."""
@@ -534,10 +522,10 @@ class Pool:
     def _open_gpu(self, name: str, isolation: str) -> Executor:
         if self._is_ending:
             raise DeviceLostError("No device is opened any more: the interpreter ends.")
-        barred = self.barred(name)
-        if barred is not None:
+        blocked = self.blocked(name)
+        if blocked is not None:
             raise BackendUnavailableError(
-                f"The device '{name}' is left alone.", known=barred.detail, reason=barred.code
+                f"The device '{name}' is left alone.", known=blocked.detail, reason=blocked.code
             )
         return cast("Executor", opening.open_row(self.row(name), isolation))
 
@@ -550,36 +538,18 @@ class Pool:
             (rows,) = probe_all([row.info().candidate], self.limits.probe_s, stop=stop.is_set)
         except GpuEdgeError as error:
             return error.what
-        found = next((r for r in rows if r.index == row.index), None) or next(iter(rows), None)
-        if found is None:
+        tried = next((r for r in rows if r.index == row.index), None) or next(iter(rows), None)
+        if tried is None:
             return "it is no longer there"
-        return None if found.is_usable and found.index == row.index else found.reason
-
-    def abandon(self, name: str, isolation: str = INLINE) -> None:
-        """Leave a device alone for good; of the CPU another executor is made when asked for."""
-        if name == CPU:
-            self.device_health(CPU).executor = None
-        else:
-            self.device_health(name, isolation).abandon()
-
-    def suspend(self, name: str, isolation: str = INLINE) -> None:
-        """Leave a device alone until `resume`: the thread that opens it is still in it."""
-        if name == CPU:
-            self.abandon(name)
-        else:
-            self.device_health(name, isolation).suspend()
-
-    def resume(self, name: str, isolation: str = INLINE) -> None:
-        """Use a device again that was suspended: it was slow, not stuck."""
-        self.device_health(name, isolation).resume()
+        return None if tried.is_usable and tried.index == row.index else tried.reason
 
     def drop(self, executor: Executor) -> None:
         """Close and forget an executor whose device failed."""
         self.after_fork()
         with self._lock:
-            for one in self._devices.values():
-                if one.executor is executor:
-                    one.executor = None
+            for device in self._devices.values():
+                if device.executor is executor:
+                    device.executor = None
         executor.close()
 
     def close(self) -> None:
@@ -591,10 +561,10 @@ class Pool:
         self.after_fork()
         with self._lock:
             before, self._report = list(self._devices.values()), None
-            self._devices = {one.key: one for one in before if one.is_stuck}
-        for one in before:
-            one.stop()
-        ready = [one.executor for one in before if one.executor is not None]
+            self._devices = {device.key: device for device in before if device.is_stuck}
+        for device in before:
+            device.stop()
+        ready = [device.executor for device in before if device.executor is not None]
         # What failed has been retired, and is being closed where nobody waits for it.
         return [executor for executor in ready if not getattr(executor, "closed", False)]
 
@@ -605,8 +575,8 @@ class Pool:
             if executor.device == CPU:
                 executor.close()
             else:
-                give_back = partial(executor.give_back, EXIT_S)
-                if not bounded(give_back, 2 * EXIT_S, f"close {executor.device}"):
+                give_back = partial(executor.give_back, DEVICE_END_S)
+                if not bounded(give_back, 2 * DEVICE_END_S, f"close {executor.device}"):
                     log.debug("%s is left open: it does not answer", executor.device)
 
 

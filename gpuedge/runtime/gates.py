@@ -8,7 +8,6 @@ by a rest.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -16,15 +15,11 @@ from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.reasons import Reason
 from gpuedge.decide.options import DEFAULT
 from gpuedge.executors.base import Executor
-from gpuedge.graph.bound import BoundModel
-from gpuedge.graph.ir import Array
 from gpuedge.runtime import clock
 from gpuedge.runtime.background import Pace, StoppedError
-from gpuedge.runtime.compiled import OnDevice
-from gpuedge.runtime.devices import DEVICE_FATAL_ERRORS, OK, Pool, reason_of
+from gpuedge.runtime.devices import DEVICE_FATAL_ERRORS, reason_of
 from gpuedge.runtime.inputs import samples
-from gpuedge.runtime.ranges import Ranges
-from gpuedge.runtime.request import Request
+from gpuedge.runtime.placed import Compilation, PlacedGraph
 from gpuedge.runtime.segments import Segments
 
 if TYPE_CHECKING:
@@ -37,7 +32,7 @@ log = logging.getLogger("gpuedge")
 class Passed:
     """A device that may serve: what was compiled, and what opening and warm runs took."""
 
-    side: OnDevice
+    placed: PlacedGraph
     startup_ns: int
     warm_ns: list[int]
 
@@ -56,89 +51,81 @@ class Gates:
 
     Parameters
     ----------
-    model : BoundModel
-    request : Request
-    pool : Pool
+    compilation : Compilation
     device : str
     nodes : frozenset of int or None
         Identities of the nodes that the device is to run, where that is not all it can.
     runs : int
         Runs after the cold ones to be timed; 0 where it need not be warmed up.
-    bounds : callable
-        Executor to the bounds of values, where it keeps tensors in fixed point.
     """
 
-    model: BoundModel
-    request: Request
-    pool: Pool
+    compilation: Compilation
     device: str
     nodes: frozenset[int] | None
     runs: int
-    bounds: Callable[[Executor], Ranges | None]
 
     def passed(self, pace: Pace) -> Passed | Refused:
         """Open the device, compile and compare. Raises StoppedError where the interpreter ends."""
-        fares = self.pool.device_health(self.device, self.request.isolation)
-        if fares.state != OK:
-            return Refused(fares.reason or Reason("recovering"), is_lost=True)
+        this = self.compilation
+        state = this.pooled(self.device).state
+        if not state.is_ok:
+            return Refused(state.reason or Reason("recovering"), is_lost=True)
         executor: Executor | None = None
-        side: OnDevice | None = None
+        placed: PlacedGraph | None = None
         try:
-            executor = self.pool.executor(self.device, self.request.isolation)
+            executor = this.pool.executor(self.device, this.request.isolation)
             pace.rest()
             # Segments of its own: requests go on using what others have.
-            own = Segments(self.model, self.request, self.pool.cpu())
-            side = OnDevice(own, executor, self.nodes, self.bounds(executor), pace.rest)
-            warm_ns = self._warmed(side, pace)
-            said = self._compared(side, pace)
-            if said is None:
-                made, side = Passed(side, pace.worked_ns, warm_ns), None
-                return made
-            return self._condemned(executor, said)
+            own = Segments(this.model, this.request, this.pool.cpu())
+            placed = PlacedGraph(own, executor, self.nodes, this.ranges(executor), pace.rest)
+            warm_ns = self._warmed(placed, pace)
+            difference = self._compared(placed, pace)
+            if difference is None:
+                passed, placed = Passed(placed, pace.worked_ns, warm_ns), None
+                return passed
+            return self._condemned(executor, difference)
         except StoppedError:
             raise
         except Exception as error:
             return self._refused(executor, error)
         finally:
-            if side is not None:
-                side.close_all()
+            if placed is not None:
+                placed.close_all()
 
-    def _warmed(self, side: OnDevice, pace: Pace) -> list[int]:
+    def _warmed(self, placed: PlacedGraph, pace: Pace) -> list[int]:
         """Run on synthetic inputs until nothing is cold any more; return what warm runs took."""
-        inputs = samples(self.model.graph)
-        side.settle(inputs)
+        inputs = samples(self.compilation.model.graph)
+        placed.settle(inputs)
         cold_ns, warm_ns = list[int](), list[int]()
         while len(warm_ns) < self.runs:
             is_cold = len(cold_ns) < DEFAULT.warm_up and sum(cold_ns) < DEFAULT.warm_up_ns
             start = clock.now_ns()
-            values: dict[str, Array] = dict(inputs)
-            for part in side.parts:
-                values |= part.executable.run({n: values[n] for n in part.graph.inputs})
+            placed.run_all(inputs)
             (cold_ns if is_cold else warm_ns).append(max(clock.now_ns() - start, 1))
             pace.rest()
         return warm_ns
 
-    def _compared(self, side: OnDevice, pace: Pace) -> str | None:
+    def _compared(self, placed: PlacedGraph, pace: Pace) -> str | None:
         """Return what is wrong with what a device makes of synthetic inputs; None if nothing is."""
-        own, said, note = side.segments, None, ""
+        own, difference, note = placed.segments, None, ""
         if own.is_checked:
-            inputs = samples(self.model.graph)
-            said, note = own.differs(side.executor, side.parts, inputs, pace.rest)
-        side.check, side.must_check = own.crosscheck(side.executor), True
-        side.check.note = side.check.note or note
-        if said is None and side.not_compared:
-            log.info("%s: %s", self.device, side.not_compared)
-        if side.ranges is not None:
-            side.ranges.reset()  # samples stand for nothing
-        if len(side.parts) == 1:
+            inputs = samples(self.compilation.model.graph)
+            difference, note = own.differs(placed.executor, placed.parts, inputs, pace.rest)
+        placed.check, placed.must_check = own.crosscheck(placed.executor), True
+        placed.check.note = placed.check.note or note
+        if difference is None and placed.not_compared:
+            log.info("%s: %s", self.device, placed.not_compared)
+        if placed.ranges is not None:
+            placed.ranges.reset()  # samples stand for nothing
+        if len(placed.parts) == 1:
             own.close()  # the whole graph has its own way on the CPU
-        return said
+        return difference
 
-    def _condemned(self, executor: Executor, said: str) -> Refused:
-        reason = Reason("drifted", said.rstrip("."))
+    def _condemned(self, executor: Executor, difference: str) -> Refused:
+        reason = Reason("drifted", difference.rstrip("."))
         log.warning("%s: %s", self.device, reason.sentence)
-        fares = self.pool.device_health(self.device, self.request.isolation)
-        fares.fail(reason, cast("GpuExecutor", executor), is_final=True)
+        pooled = self.compilation.pooled(self.device)
+        pooled.fail(reason, cast("GpuExecutor", executor), is_final=True)
         return Refused(reason)
 
     def _refused(self, executor: Executor | None, error: Exception) -> Refused:
@@ -151,6 +138,5 @@ class Gates:
         is_closed = bool(getattr(executor, "closed", False))  # by another session meanwhile
         is_lost = executor is not None and (is_closed or isinstance(error, DEVICE_FATAL_ERRORS))
         if is_lost:
-            fares = self.pool.device_health(self.device, self.request.isolation)
-            fares.fail(reason, cast("GpuExecutor", executor))
+            self.compilation.pooled(self.device).fail(reason, cast("GpuExecutor", executor))
         return Refused(reason, is_lost)

@@ -1,4 +1,4 @@
-"""How a model fares where it runs: what answered its requests, what failed, how long it takes."""
+"""The health of a device and of a model on it: what answered, what failed, how long it takes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,45 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpuedge.health/4"
 
-PENDING = "pending"
-"""The state while nothing has been decided."""
+PENDING, ON_CPU = "pending", "cpu"
+OK, RECOVERING, DEMOTED = "ok", "recovering", "demoted"
 
 WINDOW = 1024
 """Requests whose times are kept; percentiles are of the latest ones."""
 
 REMEMBERED = 16
 """Failures that are kept, latest last; all of them are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """How a device is: what the pool, a model that uses it and `Health` say of it.
+
+    Attributes
+    ----------
+    phase : {"ok", "recovering", "demoted", "cpu", "pending"}
+        As `Health.state`; a device itself is ``ok``, ``recovering`` or ``demoted``.
+    reason : Reason or None
+        Why it is not in use.
+    """
+
+    phase: str = OK
+    reason: Reason | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it may be used."""
+        return self.phase == OK
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether it failed and is being opened anew."""
+        return self.phase == RECOVERING
+
+    @property
+    def sentence(self) -> str:
+        """Why it is not in use; empty where nothing says."""
+        return "" if self.reason is None else self.reason.sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +77,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a model fares; a snapshot. Prints as a few lines.
+    """The health of a model; a snapshot. Prints as a few lines.
 
     Attributes
     ----------
@@ -103,7 +134,7 @@ class Health:
     def plus(self, counts: Counts) -> Health:
         """Return this with what was counted elsewhere: the CPU's answers and the failures."""
         more = counts.figures()
-        both = sorted((*self.failures, *more["failures"]), key=lambda one: -one.age_s)
+        both = sorted((*self.failures, *more["failures"]), key=lambda failure: -failure.age_s)
         return replace(
             self, on_cpu=self.on_cpu + counts.on_cpu, failed=self.failed + counts.failed,
             failures=tuple(both[-REMEMBERED:]),
@@ -169,6 +200,14 @@ class Counts:
         """Count a failure of the device."""
         self.failed += 1
         self._failures.append((reason, monotonic()))
+
+    def compared(self, difference: str | None, note: str) -> None:
+        """Count a cross-check: what differs, and what could not be compared."""
+        self.crosschecks += 1
+        if difference is not None:
+            self.crosschecks_failed += 1
+        elif note:
+            self.crosschecks_not_compared += 1
 
     def figures(self) -> dict[str, Any]:
         """Return the fields of `Health` that were counted."""

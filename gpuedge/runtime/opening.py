@@ -92,7 +92,7 @@ def _open_inline(row: ProbeRow, options: Mapping[str, Any]) -> GpuExecutor:
         with held:  # most of it is the driver's
             impl = backends.load(row.backend).open(row.info(), **options)
         watch.quiet()
-        return _made(impl, row, INLINE, watch)
+        return _executor_of(impl, row, INLINE, watch)
     except BaseException:
         watch.quiet()
         watch.close()
@@ -111,18 +111,18 @@ def _open_isolated(row: ProbeRow) -> GpuExecutor:
             watch.crashed(cause_of(error), "open")
         raise
     watch.quiet()
-    return _made(impl, row, PROCESS, watch)
+    return _executor_of(impl, row, PROCESS, watch)
 
 
-def _made(impl: DeviceImpl, row: ProbeRow, isolation: str, watch: Marker) -> GpuExecutor:
+def _executor_of(impl: DeviceImpl, row: ProbeRow, isolation: str, watch: Marker) -> GpuExecutor:
     """Return the executor of an open device, which may do what the row's restrictions leave."""
     from gpuedge.capdb import Restrictions
     from gpuedge.executors.gpu import GpuExecutor
 
-    made = cast("DeviceImpl", debug.Traced(impl)) if debug.level() >= 5 else impl
+    traced = cast("DeviceImpl", debug.Traced(impl)) if debug.level() >= 5 else impl
     try:
         return GpuExecutor(
-            made, row.device, isolation=isolation, watch=watch,
+            traced, row.device, isolation=isolation, watch=watch,
             restrictions=Restrictions.from_dict(row.restrictions),
         )  # fmt: skip
     except BaseException:

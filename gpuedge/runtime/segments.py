@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
     from gpuedge.runtime.request import Request
 
+WHOLE = "whole"
+"""Key of what computes the whole graph."""
+
 log = logging.getLogger("gpuedge")
 
 
@@ -71,8 +74,7 @@ class Segments:
         self._request = request
         self._cpu = cpu
         self.refusals: dict[str, str] = {}
-        self._whole: Executable | None = None
-        self._stand_ins: dict[tuple[tuple[str, ...], ...], Executable] = {}
+        self._on_cpu: dict[object, Executable] = {}  # by inputs and outputs; the whole by WHOLE
 
     def build(
         self,
@@ -88,32 +90,32 @@ class Segments:
         Raises UnsupportedOpError (GE-501), KernelError (GE-3xx) and DeviceError (GE-4xx).
         """
         graph = self.model.graph
-        whys = {id(n): why for n in graph.nodes if (why := main.supports(n, graph)) is not None}
-        self.refusals = {label(n): whys[id(n)] for n in graph.nodes if id(n) in whys}
-        if whys and self._request.fallback == "error":
+        reasons = {id(n): why for n in graph.nodes if (why := main.supports(n, graph)) is not None}
+        self.refusals = {label(n): reasons[id(n)] for n in graph.nodes if id(n) in reasons}
+        if reasons and self._request.fallback == "error":
             raise refusal(
-                graph, whys, f"cannot run on {main.device}", asked_by="fallback='error'",
+                graph, reasons, f"cannot run on {main.device}", asked_by="fallback='error'",
                 hint="fallback='cpu' runs such nodes on the CPU",
             )  # fmt: skip
-        left = [n for n in graph.nodes if chosen is not None and id(n) not in chosen]
-        whys = {**{id(n): "that is predicted to be faster" for n in left}, **whys}
-        self._tell(main.device, whys)
+        others = [n for n in graph.nodes if chosen is not None and id(n) not in chosen]
+        reasons = {**{id(n): "that is predicted to be faster" for n in others}, **reasons}
+        self._log_nodes_on_cpu(main.device, reasons)
         parts: list[Part] = []
         try:
-            for segment in partition(graph, lambda n: CPU if id(n) in whys else main.device):
+            for segment in partition(graph, lambda n: CPU if id(n) in reasons else main.device):
                 executor = main if segment.device == main.device else self._cpu
-                made = self._one(segment.graph, executor, ranges, progress)
-                parts.append(Part(segment.graph, segment.device, made))
+                executable = self._compile(segment.graph, executor, ranges, progress)
+                parts.append(Part(segment.graph, segment.device, executable))
         except BaseException:
             close_all(parts)
             raise
         return parts
 
-    def _tell(self, device: str, whys: Mapping[int, str]) -> None:
+    def _log_nodes_on_cpu(self, device: str, reasons: Mapping[int, str]) -> None:
         """Log which nodes run on the CPU, once for all shapes of a session."""
-        for node in (n for n in self.model.graph.nodes if id(n) in whys):
+        for node in (n for n in self.model.graph.nodes if id(n) in reasons):
             what = node_label(node.op, node.name, node.outputs)
-            line = f"{what} runs on the CPU, not on {device}: {whys[id(node)]}"
+            line = f"{what} runs on the CPU, not on {device}: {reasons[id(node)]}"
             if line not in self._request.told:
                 self._request.told.add(line)
                 log.info("%s", line)
@@ -132,32 +134,32 @@ class Segments:
         main: Executor,
         parts: Iterable[Part],
         inputs: Mapping[str, Array],
-        rest: Callable[[], None],
+        pause: Callable[[], None],
     ) -> tuple[str | None, str]:
-        """Run once; return what is wrong with what the device makes of it, and what is unknown.
+        """Run once; return how the device's results differ, and what could not be compared.
 
-        None where nothing is wrong, and empty where all was compared. Segment by segment: what the
-        CPU alone knows lies between them.
+        None where they do not, and empty where all was compared. Segment by segment: what the CPU
+        alone computes lies between them. `pause` is called between the steps.
         """
         values: dict[str, Array] = dict(inputs)
         note = ""
         for part in parts:
             feed = {name: values[name] for name in part.graph.inputs}
-            made = part.executable.run(feed)
-            rest()
+            outputs = part.executable.run(feed)
+            pause()
             if part.device != CPU:
                 check = self._crosscheck(main, part.graph, 1.0)
-                said = check.compare(feed, made, self.stand_in(part).run)
-                rest()
-                if said is not None:
-                    return said, ""
+                difference = check.compare(feed, outputs, self.stand_in(part).run)
+                pause()
+                if difference is not None:
+                    return difference, ""
                 note = note or check.note
-            values |= made
+            values |= outputs
         return None, note
 
     def _crosscheck(self, main: Executor, graph: Graph, share: float) -> CrossCheck:
-        made = self._precision(main, {})
-        return CrossCheck(graph, share, self._cpu, storage=made.kind, arithmetic=made.arithmetic)
+        kept = self._precision(main, {})
+        return CrossCheck(graph, share, self._cpu, storage=kept.kind, arithmetic=kept.arithmetic)
 
     def _precision(self, executor: Executor, ranges: Mapping[str, Range]) -> StoragePrecision:
         """Return how a device keeps and computes tensors: as the policy says where it can."""
@@ -168,33 +170,32 @@ class Segments:
 
     def on_cpu(self) -> Executable:
         """Return the whole model compiled for the CPU, as where the CPU was chosen; once."""
-        if self._whole is None:
-            self._whole = self._cpu.load(self.model)
-        return self._whole
+        whole = self._on_cpu.get(WHOLE)
+        if whole is None:
+            whole = self._on_cpu[WHOLE] = self._cpu.load(self.model)
+        return whole
 
     def stand_in(self, part: Part) -> Executable:
         """Return a segment compiled for the CPU: itself if it is, else once for all."""
         if part.device == CPU:
             return part.executable
         key = part.graph.inputs, part.graph.outputs
-        if key not in self._stand_ins:
-            self._stand_ins[key] = self._cpu.compile(part.graph)
-        return self._stand_ins[key]
+        if key not in self._on_cpu:
+            self._on_cpu[key] = self._cpu.compile(part.graph)
+        return self._on_cpu[key]
 
     def forget(self) -> list[object]:
         """Forget what was compiled for the CPU without closing it; return it to be kept."""
-        kept: list[object] = [self._whole, self._stand_ins]
-        self._whole, self._stand_ins = None, {}
-        return kept
+        kept, self._on_cpu = self._on_cpu, {}
+        return [kept]
 
     def close(self) -> None:
         """Release what was compiled for the CPU."""
-        for one in (self._whole, *self._stand_ins.values()):
-            if one is not None:
-                one.close()
+        for executable in self._on_cpu.values():
+            executable.close()
         self.forget()
 
-    def _one(
+    def _compile(
         self,
         segment: Graph,
         executor: Executor,
@@ -215,13 +216,14 @@ class Segments:
             options["progress"] = progress
         if not policy.rewrites:
             options["rewrites"] = False
-        made = cast("GpuExecutor", executor).compile(segment, **options)
+        executable = cast("GpuExecutor", executor).compile(segment, **options)
         if policy.watchdog_s is not None:
-            made.watchdog.fix(policy.watchdog_s)
-        dog = getattr(made, "watchdog", None)
+            executable.watchdog.fix(policy.watchdog_s)
+        dog = getattr(executable, "watchdog", None)
         if dog is not None:
-            dog.expect(partial(_predicted_s, segment, made.executor), partial(_compile_s, made))
-        return made
+            predict = partial(_predicted_s, segment, executable.executor)
+            dog.expect(predict, partial(_compile_s, executable))
+        return executable
 
 
 def _predicted_s(graph: Graph, executor: GpuExecutor) -> float:
@@ -233,9 +235,9 @@ def _predicted_s(graph: Graph, executor: GpuExecutor) -> float:
     return predict(Work(**count(graph)), _speeds(executor), backend) / 1e9
 
 
-def _compile_s(made: GpuExecutable) -> float:
+def _compile_s(executable: GpuExecutable) -> float:
     """Return what drivers are predicted to spend on compiling in a first run."""
-    return len(made.plan.passes) * _speeds(made.executor).compile_ns / 1e9
+    return len(executable.plan.passes) * _speeds(executable.executor).compile_ns / 1e9
 
 
 def _speeds(executor: GpuExecutor) -> Speeds:
@@ -289,10 +291,10 @@ def rows_of(graph: Graph, parts: Iterable[Part | Executable]) -> tuple[Placement
 
 def memory_of(parts: Iterable[Part | Executable]) -> dict[str, int] | None:
     """Return the bytes of device memory that parts take, by what they are for; None for none."""
-    found: Counter[str] = Counter()
+    nbytes: Counter[str] = Counter()
     for part in parts:
-        found.update(getattr(getattr(part, "executable", part), "memory", {}))
-    return dict(found) or None
+        nbytes.update(getattr(getattr(part, "executable", part), "memory", {}))
+    return dict(nbytes) or None
 
 
 def watchdog_of(parts: Iterable[Part]) -> float | None:
@@ -303,5 +305,5 @@ def watchdog_of(parts: Iterable[Part]) -> float | None:
 
 def has_copies(graph: Graph) -> bool:
     """Tell whether a graph has outputs that no node computes."""
-    made = {name for node in graph.nodes for name in node.outputs}
-    return not made.issuperset(graph.outputs)
+    computed = {name for node in graph.nodes for name in node.outputs}
+    return not computed.issuperset(graph.outputs)

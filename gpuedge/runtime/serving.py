@@ -24,8 +24,6 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from gpuedge.core.errors import (
     ClosedError,
     DeviceError,
@@ -36,30 +34,24 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.core.reasons import Reason
+from gpuedge.core.times import CANCELLED_S, LEAVE_S, MARGIN_S, REQUESTS_END_S, RUN_LIMIT_S
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import Shapes
 from gpuedge.runtime import clock
-from gpuedge.runtime.devices import OK, RECOVERING
-from gpuedge.runtime.health import PENDING, Counts, Health, Times
+from gpuedge.runtime.health import OK, PENDING, RECOVERING, Counts, Health, Times
+from gpuedge.runtime.models import ModelCache
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.queueing import Queued
-from gpuedge.runtime.shapes import Compiler, Models
+from gpuedge.runtime.shapes import BesideLate, Compiler
 from gpuedge.runtime.strings import CPU
 from gpuedge.safety.deadline import DeadlineCall, NoThreadError, started
 from gpuedge.safety.interrupts import held
 from gpuedge.safety.monitor import POLL_S, Monitor
-from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, STRETCH, Watch
+from gpuedge.safety.watchdog import LOOK_S, STRETCH, Watch
 
 if TYPE_CHECKING:
     from gpuedge.runtime.compiled import CompiledModel
     from gpuedge.runtime.request import Request
-
-LEAVE_S = 5.0
-"""How long `Server.close` waits for requests that are under way in other threads."""
-
-EXIT_S, CANCELLED_S = 5.0, 1.0
-"""How long the end of the interpreter waits for requests under way, all sessions together, and
-after that for runs on the CPU that were told to stop."""
 
 PASSED_NS = 1_000_000
 """How long a request may be passed by others that come while no request runs: handing each turn to
@@ -71,9 +63,6 @@ LOST_NS = 100_000_000
 AWAY_NS = int(2 * POLL_S * 1e9)
 """A request that has not looked for its turn for so long is passed by others, and keeps its place:
 its thread runs the handler of a signal, which may wait for them."""
-
-MARGIN_S = 0.5
-"""What a device's own watchdog gets beyond its time: it ends a run in a better way."""
 
 IDLE_S = 0.5
 """How long the worker waits for another request before its thread ends."""
@@ -87,16 +76,45 @@ Outputs = dict[str, Array]
 class Job:
     """A request while it waits and runs, and what it has for that long."""
 
-    __slots__ = ("is_given_up", "looked_ns", "model", "models", "request", "since_ns", "thread")
+    __slots__ = (
+        "_request", "_since", "_watch", "is_beside", "is_given_up", "looked_ns", "model", "models",
+        "since_ns", "thread",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, request: Request) -> None:
+        self.is_beside = False  # a late one has the models; the CPU answers
         self.is_given_up = False
         self.thread = 0  # the one that runs it
         self.since_ns = 0  # when it began to wait for its turn
         self.looked_ns = 0  # when it last looked whether that has come
-        self.request: Request | None = None
-        self.models: Models | None = None
+        self.models: ModelCache | None = None
+        self._request = request
+        self._watch: Watch | None = None
+        self._since: float  # of what the watch watches
         self.model: CompiledModel | None = None
+
+    def is_stuck(self) -> bool:
+        """Tell whether it is inside its device, or compiling, for too long.
+
+        Counted from the first look: time in which nobody looked says nothing of the device. The
+        device's own watchdog comes first, since it ends a run in a better way.
+        """
+        since = 0.0 if self.model is None else self.model.inside_since()
+        if since is None:
+            self._watch = None
+            return False
+        if self._watch is None or since != self._since:
+            self._since = since
+            self._watch = self._compiling() if self.model is None else self.model.watch(MARGIN_S)
+        return self._watch.look()
+
+    def _compiling(self) -> Watch:
+        fixed_s, most_s = self._request.policy.watchdog_s, STRETCH * RUN_LIMIT_S
+        if fixed_s is not None:
+            return Watch(fixed_s)
+        if self._request.isolation != INLINE:
+            return Watch(most_s)  # each call of the worker has a limit of its own
+        return Watch(RUN_LIMIT_S, os.getpid(), most_s=most_s)
 
 
 class Server:
@@ -104,6 +122,8 @@ class Server:
 
     Attributes
     ----------
+    models : ModelCache
+        By shapes.
     latest : CompiledModel or None
         What answered the last request; while a late one lasts, what that one has.
     times : Times
@@ -115,6 +135,7 @@ class Server:
         self._compiler = compiler
         self._request = request
         self._owner = os.getpid()
+        self._most = request.policy.max_shapes
         self._kept: list[Any] = []  # what must be neither used nor destroyed
         self._is_closed = self._is_closing = False
         self._failure: GpuEdgeError | None = None  # of the last attempt to compile
@@ -133,11 +154,7 @@ class Server:
         self._waiting: deque[Queued] = deque()
         self._worker: threading.Thread | None = None
         self._timer: threading.Thread | None = None
-        self._models: Models = {}
-        self._on_cpu: Models = {}  # what answers while a late request has the others
-        self._types: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = ()
-        self._shapes: Shapes | None = None  # of the arrays that `match` knows
-        self._watch, self._watched = Watch(0.0), 0.0
+        self.models = ModelCache(self._most)
 
     def _restart(self) -> None:
         """Start anew in a forked child: threads and locks behind the old parts are not here.
@@ -145,7 +162,7 @@ class Server:
         They are kept, because destroying them would wait for those threads.
         """
         self._owner = os.getpid()
-        self._kept.append((self._models, self._on_cpu, self._waiting, self._running, self._late))
+        self._kept.append((self.models, self._waiting, self._running, self._late))
         self._start()
 
     def check_open(self) -> None:
@@ -155,26 +172,13 @@ class Server:
 
     def prepare(self, shapes: tuple[tuple[int, ...], ...]) -> None:
         """Compile for input shapes that are known before the first request."""
-        self.latest = self._models[shapes] = self._compiler.compile(shapes, self._request)
+        self.latest = model = self._compiler.compile(shapes, self._request)
+        self.models.add(shapes, model)
         _end_last()
         known = zip(self._compiler.model.inputs.items(), shapes, strict=True)
-        self._types = tuple((name, np.dtype(kind), shape) for (name, (kind, _)), shape in known)
-        self._shapes = shapes
+        self.models.note(shapes, {name: (kind, shape) for (name, (kind, _)), shape in known})
 
     # -- answering ----------------------------------------------------------------------------
-
-    def match(self, inputs: Any) -> Shapes | None:
-        """Return the shapes of inputs that need no check: arrays of just the types run last."""
-        if type(inputs) is not dict or len(inputs) != len(self._types):
-            return None
-        for name, dtype, shape in self._types:
-            array = inputs.get(name)
-            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
-                return None
-            flags = array.flags
-            if not (flags.c_contiguous and flags.aligned):
-                return None
-        return self._shapes
 
     def run(
         self,
@@ -189,7 +193,7 @@ class Server:
         """
         if self._owner != os.getpid():
             self._restart()
-        job = Job()
+        job = Job(self._request)
         if timeout_s is None:
             try:
                 return self._answer(arrays, shapes, job)
@@ -218,25 +222,18 @@ class Server:
         """Answer a request when its turn has come; beside one that is late, on the CPU."""
         try:
             models = self._begin(job)
+            if job.is_beside:
+                return self._answer_beside(arrays, shapes, job, models)
             model = models.get(shapes)
             if model is None:
-                model = self._compile(job, models, shapes)
-            elif len(models) > 1:
-                models[shapes] = models.pop(shapes)  # the latest one is the last
-            job.model = model
+                model = self._compile(models, shapes)
+            job.model = self.latest = model
             if arrays is None:
-                self.latest = model if models is self._models else self.latest
                 model.warm()
                 return {}
-            if models is not self._models:
-                result = model.run(arrays)
-                self._counts.on_cpu += 1
-                return result
-            if shapes is not self._shapes:
-                known = () if self._compiler.parameters else arrays.items()
-                self._types = tuple((name, a.dtype, a.shape) for name, a in known)
-                self._shapes = shapes
-            self.latest = model
+            if shapes is not models.matched:
+                known = {} if self._compiler.parameters else arrays
+                models.note(shapes, {name: (a.dtype, a.shape) for name, a in known.items()})
             start = clock.now_ns()
             result = model.run(arrays)
             times, spent = self.times, clock.now_ns() - start
@@ -246,25 +243,49 @@ class Server:
         finally:
             self._end_of(job)
 
-    def _compile(self, job: Job, models: Models, shapes: Shapes) -> CompiledModel:
-        is_main, request = models is self._models, job.request or self._request
-        if self._compiler.make_room(models) is self.latest:
+    def _answer_beside(
+        self,
+        arrays: Mapping[str, Array] | None,
+        shapes: Shapes,
+        job: Job,
+        models: ModelCache,
+    ) -> Outputs:
+        """Answer a request on the CPU while a late one has the models."""
+        signature = BesideLate(shapes)
+        model = models.get(signature)
+        if model is None:
+            models.make_room(signature)
+            on_cpu = replace(self._request, device=CPU, executor=None)
+            model = self._compiler.compile(shapes, on_cpu)
+            with self._lock:
+                if not job.is_given_up:
+                    models.add(signature, model)
+        job.model = model
+        if arrays is None:
+            return {}
+        outputs = model.run(arrays)
+        self._counts.on_cpu += 1
+        return outputs
+
+    def _compile(self, models: ModelCache, shapes: Shapes) -> CompiledModel:
+        beside = models.take(lambda signature, _: isinstance(signature, BesideLate))
+        for model in beside:  # what they were beside is over
+            model.close()
+        if self.latest in models.make_room(shapes):
             self.latest = None
         try:
-            made = self._compiler.compile(shapes, request)
+            model = self._compiler.compile(shapes, self._request)
         except GpuEdgeError as error:
-            if is_main:
-                self._failure = error
+            self._failure = error
             raise
         _end_last()
-        if is_main:
-            self._failure = None
-        models[shapes] = made
-        return made
+        self._failure = None
+        models.add(shapes, model)
+        return model
 
     # -- one at a time ------------------------------------------------------------------------
 
-    def _begin(self, job: Job) -> Models:
+    def _begin(self, job: Job) -> ModelCache:
         """Wait until a request may run; return the models that are its own for that long."""
         job.thread = threading.get_ident()
         with self._lock:
@@ -273,9 +294,9 @@ class Server:
                 return self._take_turn(job)
             job.since_ns = job.looked_ns = clock.now_ns()
             self._next.append(job)
-        return cast("Models", self._monitor.wait_for(lambda: self._next_turn(job)))
+        return cast("ModelCache", self._monitor.wait_for(lambda: self._next_turn(job)))
 
-    def _next_turn(self, job: Job) -> Models | None:
+    def _next_turn(self, job: Job) -> ModelCache | None:
         """Return the models of a request if its turn has come; None while it has to wait."""
         if self._ending is not None and self._ending != job.thread:
             return None  # a daemon thread, and the interpreter ends
@@ -288,7 +309,7 @@ class Server:
             # those that wait for it wait for this one too.
             is_within = running is not None and running.thread == job.thread
             is_behind = any(
-                one.thread != job.thread and now - one.looked_ns < AWAY_NS for one in before
+                other.thread != job.thread and now - other.looked_ns < AWAY_NS for other in before
             )
             if not is_within and (running is not None or is_behind):
                 return None
@@ -297,18 +318,18 @@ class Server:
     def _end_lost(self, job: Job) -> None:
         """End requests before one whose calls are over: signals came while they were ended."""
         if clock.now_ns() - job.since_ns > LOST_NS:
-            for one in (self._running, *self._next):
-                if one is not None and one is not job and not _is_under_way(one):
-                    self._end_of(one)
+            for other in (self._running, *self._next):
+                if other is not None and other is not job and not _is_under_way(other):
+                    self._end_of(other)
 
-    def _take_turn(self, job: Job) -> Models:
+    def _take_turn(self, job: Job) -> ModelCache:
         """Run a request, or raise; the one behind it is told by `_end_of` if it does not run."""
         if self._is_closed:
             raise _closed()
         if job.is_given_up:
             raise RequestTimeoutError("The request was given up before its turn came.")
-        job.models, job.request = self._models, self._request
-        if self._late and any(late.models is self._models for late in self._late):
+        job.models = self.models
+        if self._late and any(self._has_models(late) for late in self._late):
             if self._request.fallback == "error":
                 raise DeviceTimeoutError(
                     "The device has not returned from a request that was given up.",
@@ -316,12 +337,15 @@ class Server:
                     hint="fallback='cpu' lets the CPU answer meanwhile",
                     reason="device-hung",
                 )
-            job.models = self._on_cpu
-            job.request = replace(self._request, device=CPU, executor=None)
+            job.is_beside = True
         self._running = job
         if job in self._next:
             self._next.remove(job)
         return job.models
+
+    def _has_models(self, job: Job) -> bool:
+        """Tell whether a request has what others would be answered with."""
+        return job.models is self.models and not job.is_beside
 
     def _end_of(self, job: Job) -> None:
         """Let the next request run; close what this one had if nobody else has that any more."""
@@ -336,10 +360,12 @@ class Server:
             else:
                 return  # it never ran, is over, or was left with its device
             models = job.models
-            is_dropped = models is not self._models and models is not self._on_cpu
+            is_left = not job.is_beside if models is not self.models else self._is_closed
             self._monitor.notify()
-        if models is not None and (is_dropped or self._is_closed):
-            _close_models(models)
+        if models is not None and is_left:
+            models.close()
+        if job.model is not None and job.is_given_up and job.is_beside:
+            job.model.close()
 
     def _give_up(self, job: Job, call: DeadlineCall[Outputs]) -> str:
         """Stop waiting for a request; return what it was doing."""
@@ -353,48 +379,26 @@ class Server:
                     return "its turn had not come"
                 self._running = None
                 self._late.append(job)
-                if job.models is self._on_cpu:
-                    self._on_cpu = {}
+                if job.is_beside:  # nobody else can use what it runs
+                    self.models.take(lambda _, model: model is job.model)
             if job.model is not None:
                 job.model.cancel()
-            if job.models is self._models:
+            if self._has_models(job):
                 with suppress(NoThreadError):  # the CPU answers for as long as it lasts
                     DeadlineCall(lambda: self._follow(job, call), "gpuedge-late")
             return "it still runs"
 
     def _follow(self, job: Job, call: DeadlineCall[Outputs]) -> None:
         """Leave a late request alone once it is hung."""
-        watch = self._watch_of(job)
-        while not call.wait(min(LOOK_S, watch.limit_s)):
-            if watch.look():
+        while not call.wait(min(LOOK_S, self._request.policy.watchdog_s or LOOK_S)):
+            if job.is_stuck():
                 with self._lock:
                     self._leave(job)
                 return
 
-    def _watch_of(self, job: Job, more_s: float = 0.0) -> Watch:
-        """Return what finds out whether a request hangs, inside its device or while compiling."""
-        if job.model is not None:
-            return job.model.watch(more_s)
-        fixed_s, most_s = self._request.policy.watchdog_s, STRETCH * RUN_LIMIT_S
-        if fixed_s is not None:
-            return Watch(fixed_s)
-        if self._request.isolation != INLINE:
-            return Watch(most_s)  # each call of the worker has a limit of its own
-        return Watch(RUN_LIMIT_S, os.getpid(), most_s=most_s)
-
     def _is_stuck(self) -> bool:
-        """Tell whether the request under way is inside its device for too long.
-
-        Counted from the first look: time in which nobody looked says nothing of the device.
-        """
         job = self._running
-        since = None if job is None or job.model is None else job.model.inside_since()
-        if job is None or since is None:
-            self._watched = 0.0
-            return False
-        if since != self._watched:
-            self._watched, self._watch = since, self._watch_of(job, MARGIN_S)
-        return self._watch.look()
+        return job is not None and job.model is not None and job.is_stuck()
 
     def _leave_stuck(self) -> None:
         """Leave a run without a time limit alone that is stuck inside its device."""
@@ -407,7 +411,7 @@ class Server:
 
     def _leave(self, job: Job) -> None:
         """Go on without a request that does not return, and without its device."""
-        if job not in self._late or job.models is not self._models:
+        if job not in self._late or not self._has_models(job):
             return  # it came back, or has nothing that anybody else could use
         is_on_device = job.model is not None and job.model.abandon()
         if is_on_device:
@@ -417,7 +421,7 @@ class Server:
         if not is_on_device or self._request.executor is not None:
             # Stuck while compiling, or on a device of the caller's: there is no other one.
             self._request = replace(self._request, device=CPU, executor=None)
-        self._models = {}
+        self.models = ModelCache(self._most, self.models.dropped)
 
     # -- the queue ----------------------------------------------------------------------------
 
@@ -431,15 +435,15 @@ class Server:
         """
         if self._owner != os.getpid():
             self._restart()
-        one = Queued(lambda left_s: self.run(arrays, shapes, timeout_s, left_s), timeout_s)
-        if self._monitor.wait_for(lambda: self._queued(one), one.left_s) is None:
+        queued = Queued(lambda left_s: self.run(arrays, shapes, timeout_s, left_s), timeout_s)
+        if self._monitor.wait_for(lambda: self._enqueue(queued), queued.left_s) is None:
             raise RequestTimeoutError(
-                f"No place among {MAX_WAITING} waiting requests in {one.timeout_s:g} s.",
+                f"No place among {MAX_WAITING} waiting requests in {queued.timeout_s:g} s.",
                 asked_by="timeout_s",
             )
-        return one.future
+        return queued.future
 
-    def _queued(self, one: Queued) -> bool | None:
+    def _enqueue(self, queued: Queued) -> bool | None:
         """Queue a request where fewer than the most are waiting; else return None."""
         if self._is_closing:
             raise _closed()
@@ -454,9 +458,9 @@ class Server:
             return None
         with held:
             self._worker = self._worker or _started(self._work, "gpuedge-session")
-            if one.timeout_s is not None:
+            if queued.timeout_s is not None:
                 self._timer = self._timer or _started(self._expire, "gpuedge-timeouts")
-            self._waiting.append(one)
+            self._waiting.append(queued)
             self._monitor.notify()
         return True
 
@@ -469,37 +473,37 @@ class Server:
                     self._worker = None
                     self._monitor.notify()
                     return
-                one = self._waiting.popleft()
+                queued = self._waiting.popleft()
                 self._monitor.notify()
-            one.run()
-            del one  # or its inputs stay until the next request
+            queued.run()
+            del queued  # or its inputs stay until the next request
 
     def _expire(self) -> None:
         """Fail requests whose time is over while they wait, as long as there are any."""
         while True:
             with self._lock:
-                left = [(e.left_s, e) for e in self._waiting]
-                late = [e for left_s, e in left if left_s is not None and left_s <= 0]
+                left = [(queued.left_s, queued) for queued in self._waiting]
+                late = [queued for left_s, queued in left if left_s is not None and left_s <= 0]
                 ends = [left_s for left_s, _ in left if left_s is not None]
                 if not ends:
                     self._timer = None
                     return
                 if late:
-                    self._waiting = deque(e for e in self._waiting if e not in late)
+                    self._waiting = deque(queued for queued in self._waiting if queued not in late)
                     self._monitor.notify()
             if not late:
-                self._monitor.wait_for(self._is_one_late, min(ends))
-            for one in late:
-                one.fail(
+                self._monitor.wait_for(self._is_any_late, min(ends))
+            for queued in late:
+                queued.fail(
                     RequestTimeoutError(
-                        f"The request waited for all of its {one.timeout_s:g} s.",
+                        f"The request waited for all of its {queued.timeout_s:g} s.",
                         asked_by="timeout_s",
                         known="requests before it were not done",
                     )
                 )
 
-    def _is_one_late(self) -> bool | None:
-        ends = [left_s for e in self._waiting if (left_s := e.left_s) is not None]
+    def _is_any_late(self) -> bool | None:
+        ends = [left_s for queued in self._waiting if (left_s := queued.left_s) is not None]
         return not ends or min(ends) <= 0 or None
 
     # -- looking ------------------------------------------------------------------------------
@@ -520,21 +524,21 @@ class Server:
 
     def shapes(self) -> dict[str, Any]:
         """Return what `gpuedge.Session.profile` says of shapes."""
-        return self._compiler.summary(self._models)
+        return self._compiler.summary(self.models)
 
     def health(self) -> Health:
-        """Return how the model fares, with what the CPU answered beside late requests."""
+        """Return the health of the model, with what the CPU answered beside late requests."""
         latest, asked = self.latest, self._request
         if latest is None and asked.device == CPU:
             return Health(CPU, CPU)
         if latest is None:
             why = "" if self._failure is None else self._failure.what.rstrip(".")
             return Health(PENDING, asked.device, asked.isolation, why)
-        found = latest.health()
-        if found.state == OK and self._late:
+        health = latest.health()
+        if health.state == OK and self._late:
             why = Reason("device-hung", "a request that was given up still runs").sentence
-            found = replace(found, state=RECOVERING, reason=why)
-        return found.plus(self._counts)
+            health = replace(health, state=RECOVERING, reason=why)
+        return health.plus(self._counts)
 
     # -- leaving ------------------------------------------------------------------------------
 
@@ -557,11 +561,10 @@ class Server:
             for job in list(self._late):
                 self._leave(job)
             self._is_closed = True
-            busy = None if self._running is None else self._running.models
-            free = [models for models in (self._models, self._on_cpu) if models is not busy]
+            is_free = self._running is None or self._running.models is not self.models
             self._monitor.notify()
-        for models in free:  # the request under way closes what it has when it comes back
-            _close_models(models)
+        if is_free:  # else the request under way closes them when it comes back
+            self.models.close()
 
     def end(self, until: float) -> None:
         """Start no more requests and wait for those under way: the interpreter ends."""
@@ -572,11 +575,11 @@ class Server:
             left, self._waiting = self._waiting, deque()
             self._ending = threading.get_ident()
             self._monitor.notify()
-        for one in left:
+        for queued in left:
             with suppress(BaseException):  # of callbacks
-                one.future.cancel()
+                queued.future.cancel()
         if self._is_idle_in(until - monotonic()):
-            for model in self._models.values():
+            for _, model in self.models.items():
                 model.keep()
             return
         with self._lock:
@@ -600,12 +603,6 @@ def _is_under_way(job: Job) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _close_models(models: Models) -> None:
-    for shapes, model in list(models.items()):
-        model.close()
-        models.pop(shapes, None)
 
 
 def _started(work: Callable[[], None], name: str) -> threading.Thread:
@@ -644,6 +641,6 @@ def _end_last() -> None:
 
 def _end() -> None:
     """Bring the requests of all threads to an end before drivers and libraries go."""
-    until = monotonic() + EXIT_S
+    until = monotonic() + REQUESTS_END_S
     for server in list(_servers):
         server.end(until)

@@ -1,8 +1,9 @@
-"""What a session keeps compiled: a model for the latest sets of input shapes, so many at most."""
+"""Compiling one model for shapes of its inputs, and what is counted of that."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,22 +11,26 @@ from gpuedge.core.errors import UsageError
 from gpuedge.graph.reader import Fixed, OnnxModel, Shapes
 from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock
-from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.health import Times
 from gpuedge.runtime.inputs import check_inputs
+from gpuedge.runtime.models import ModelCache
 from gpuedge.runtime.ranges import measure
 from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
-    from gpuedge.runtime.compiled import CompiledModel
     from gpuedge.runtime.request import Request
 
 REMEMBERED = 4096
 """Sets of shapes of which it is known that they were compiled before."""
 
-Models = dict[Shapes, "CompiledModel"]
-"""Compiled models, the one used last at the end."""
+
+@dataclass(frozen=True)
+class BesideLate:
+    """The signature of what the CPU answers with while a request that was given up lasts."""
+
+    shapes: Shapes
 
 
 class Compiler:
@@ -46,8 +51,7 @@ class Compiler:
         self.model = model
         is_strict = request.device not in (AUTO, CPU) and request.fallback == "error"
         self.parameters = model.parameters if is_strict else model.contested
-        self._most = request.policy.max_shapes
-        self._compiled = self._dropped = self._again = self._spent_ns = self._again_ns = 0
+        self._compiled = self._again = self._spent_ns = self._again_ns = 0
         self._before: dict[Shapes, None] = {}
         self._ranges: dict[str, Range] | None = None
         self._specialise = partial(model.specialise, rewrites=request.policy.rewrites)
@@ -63,11 +67,11 @@ class Compiler:
         start = clock.now_ns()
         request.tell("plan", 0, 1)
         calibrate = self._calibrate if self._feeds else None
-        made = compile_model(bound, request, calibrate=calibrate)
+        compiled = CompiledModel(bound, request, calibrate=calibrate)
         self._count(shapes, clock.now_ns() - start)
-        if made.executor.device == CPU:  # a GPU's executor tells of more stages
+        if compiled.executor.device == CPU:  # a GPU's executor tells of more stages
             request.tell("plan", 1, 1)
-        return made
+        return compiled
 
     def _count(self, shapes: Shapes, spent_ns: int) -> None:
         self.times.note(spent_ns)
@@ -80,32 +84,21 @@ class Compiler:
             del self._before[next(iter(self._before))]
         self._before[shapes] = None
 
-    def make_room(self, models: Models) -> CompiledModel | None:
-        """Drop the least recently used model where one more would be too many, and return it.
-
-        Before the next one is compiled: a device need not hold more than the bound at any time.
-        """
-        if len(models) < self._most:
-            return None
-        oldest = models.pop(next(iter(models)))
-        self._dropped += 1
-        oldest.close()
-        return oldest
-
-    def summary(self, models: Models) -> dict[str, Any]:
+    def summary(self, models: ModelCache) -> dict[str, Any]:
         """Return what `gpuedge.Session.profile` says of shapes."""
+        kept = [(shapes, model) for shapes, model in models.items() if isinstance(shapes, tuple)]
         return {
-            "most": self._most,
+            "most": models.most,
             "kept": [
                 {
                     "inputs": dict(zip(self.model.inputs, map(_shown, shapes), strict=True)),
                     "device": model.executor.device,
                     "memory": model.memory,
                 }
-                for shapes, model in list(models.items())  # in one step: others go on meanwhile
+                for shapes, model in kept
             ],
             "compiled": self._compiled,
-            "dropped": self._dropped,
+            "dropped": models.dropped,
             "compiled_again": self._again,
             "seconds": self._spent_ns / 1e9,
             "seconds_again": self._again_ns / 1e9,

@@ -347,11 +347,11 @@ class Marker:
     def crashed(self, why: str, step: str) -> None:
         """Record a crash although this process lives: the driver's own process died in a step."""
         self._was_crash = True
-        made = _write(
+        written = _write(
             self._owner.folder, self._facts.replace(why=why[:MAX_WORDS]), RECORD, STEPS[step]
         )
-        if made is not None:
-            os.close(made[0])
+        if written is not None:
+            os.close(written[0])
         self.quiet()
 
     def close(self) -> None:
@@ -376,9 +376,9 @@ class Marker:
             os.close(fd)
 
     def _make(self) -> None:
-        made = _write(self._owner.folder, self._facts, MARK, STEPS["open"])
-        if made is not None:
-            self._fd, self.path = made
+        written = _write(self._owner.folder, self._facts, MARK, STEPS["open"])
+        if written is not None:
+            self._fd, self.path = written
             _markers.add(self)
             _quietly(fatal_signal.keep, _beside(self.path))
 
@@ -428,8 +428,8 @@ def _trace(path: str) -> str:
 
 def _boot_id() -> str:
     """Return what names the start of the system, "" where it is not told (all but Linux)."""
-    found = read_regular("/proc/sys/kernel/random/boot_id", 64) or b""
-    return found.decode("ascii", "replace").strip()
+    data = read_regular("/proc/sys/kernel/random/boot_id", 64) or b""
+    return data.decode("ascii", "replace").strip()
 
 
 def _write(folder: str, facts: MarkerFields, suffix: str, state: int) -> tuple[int, str] | None:

@@ -109,11 +109,11 @@ class EventReader:
 
     def _event(self, line: bytes) -> Event | None:
         try:
-            found = json.loads(line)
-            is_ours = isinstance(found, dict) and found.pop("token", None) == self._token
-            kind = found.pop("event", None) if is_ours else None
+            event = json.loads(line)
+            is_ours = isinstance(event, dict) and event.pop("token", None) == self._token
+            kind = event.pop("event", None) if is_ours else None
             if not isinstance(kind, str) or kind not in self._kinds:
                 return None
-            return {"event": kind, **checked(self._kinds[kind], found)}
+            return {"event": kind, **checked(self._kinds[kind], event)}
         except (ValueError, RecursionError):
             return None

@@ -120,11 +120,11 @@ class Child:
             os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
             return None
         os.close(life)
-        made = cls.__new__(cls)
-        made.pid, made._popen = pid, None
-        made.stdin, made.stdout, made.stderr = os.fdopen(ours, "wb", 0), None, None
-        made._begin(output)
-        return made
+        child = cls.__new__(cls)
+        child.pid, child._popen = pid, None
+        child.stdin, child.stdout, child.stderr = os.fdopen(ours, "wb", 0), None, None
+        child._begin(output)
+        return child
 
     def has_ended(self) -> bool:
         """Say whether it ended; then all that it started is ended, too."""
@@ -254,7 +254,7 @@ def _collect_later(pid: int) -> None:
 
 def _ending(code: int) -> Ending:
     if code < 0:
-        known = {one.value: one.name for one in signal.Signals}
+        known = {number.value: number.name for number in signal.Signals}
         return Ending("signal", -code, known.get(-code, f"signal {-code}"))
     if code >= 0x80000000:  # Windows reports a crash as an exception code such as 0xC0000005
         return Ending("signal", code, f"exception 0x{code:08X}")

@@ -85,8 +85,8 @@ def current() -> tuple[Version | None, Version | None]:
     body = load_sealed(os.path.join(updates_folder(), CURRENT), CURRENT_SCHEMA)
     if body is None:
         return None, None
-    found = read_each(Version, {"current": body, "previous": body.get("previous")})
-    return found.get("current"), found.get("previous")
+    versions = read_each(Version, {"current": body, "previous": body.get("previous")})
+    return versions.get("current"), versions.get("previous")
 
 
 def installed() -> list[str]:

@@ -26,15 +26,15 @@ class NoThreadError(RuntimeError):
 
 def started(work: Callable[[], object], name: str) -> threading.Thread:
     """Start a daemon thread, and return it. Raises NoThreadError."""
-    made = threading.Thread(target=work, name=name, daemon=True)
+    thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         with held:  # or its first step would wait for good for what an exception left locked
-            made.start()
+            thread.start()
     except RuntimeError as error:
         if is_of_handler(error):
             raise
         raise NoThreadError(str(error)) from None
-    return made
+    return thread
 
 
 class DeadlineCall(Generic[T]):

@@ -125,15 +125,15 @@ def absolute(entries: list[str]) -> list[str]:
 
     The empty one means the current folder, which is the caller's business and may be gone.
     """
-    found = []
+    paths_ = []
     for entry in entries:
         if not isinstance(entry, str) or not entry:
             continue
         try:
-            found.append(os.path.abspath(entry))
+            paths_.append(os.path.abspath(entry))
         except OSError:  # relative to a current folder that does not exist any more
             continue
-    return found
+    return paths_
 
 
 def environment() -> dict[str, str]:

@@ -61,11 +61,11 @@ class Held:
         if threading.current_thread() is not threading.main_thread():
             return
         if not Held._depth:
-            found = list(map(_plain.getsignal, _SIGNALS))
-            if found != Held._found:
-                pairs = zip(_SIGNALS, found, strict=True)
+            handlers = list(map(_plain.getsignal, _SIGNALS))
+            if handlers != Held._found:
+                pairs = zip(_SIGNALS, handlers, strict=True)
                 Held._handlers = tuple((n, handler) for n, handler in pairs if callable(handler))
-                Held._found = found
+                Held._found = handlers
             try:
                 for number, _ in Held._handlers:
                     _plain.signal(number, _note)
@@ -144,8 +144,8 @@ def _code(handler: Any) -> CodeType | None:
         handler = handler.func
     if not hasattr(handler, "__code__"):
         handler = type(handler).__call__
-    found = getattr(handler, "__code__", None)
-    return found if isinstance(found, CodeType) else None
+    code = getattr(handler, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 # --- what stays locked ----------------------------------------------------------------------------
@@ -156,11 +156,11 @@ _entries: set[CodeType] = set()
 
 def rlock() -> Any:
     """Return a `threading.RLock` that `let_go` knows."""
-    made = threading.RLock()
-    key = id(made)
+    lock = threading.RLock()
+    key = id(lock)
     # In C: what a handler raises in a function that is called by a reference is lost.
-    _locks[key] = weakref.ref(made, functools.partial(_locks.pop, key))
-    return made
+    _locks[key] = weakref.ref(lock, functools.partial(_locks.pop, key))
+    return lock
 
 
 def entry(function: F) -> F:
@@ -179,15 +179,15 @@ def let_go(error: BaseException) -> None:
     Raises what a handler has raised where that was taken for an error of what it came out of.
     """
     _release_all()
-    found: BaseException | None = error
-    while isinstance(found, GpuEdgeError):
-        found = found.__cause__ or (found.__context__ if found.__suppress_context__ else None)
-        if found is not None and is_of_handler(found):
-            before = found.__context__
+    cause: BaseException | None = error
+    while isinstance(cause, GpuEdgeError):
+        cause = cause.__cause__ or (cause.__context__ if cause.__suppress_context__ else None)
+        if cause is not None and is_of_handler(cause):
+            before = cause.__context__
             try:
-                raise found
+                raise cause
             finally:
-                found.__context__ = before
+                cause.__context__ = before
 
 
 def _release_all() -> None:
@@ -199,8 +199,8 @@ def _release_all() -> None:
     if threading.current_thread() is threading.main_thread():
         _restore()  # a second Ctrl-C may have come out of leaving a block
     with held:
-        for one in list(_locks.values()):
-            lock = one()
+        for reference in list(_locks.values()):
+            lock = reference()
             with suppress(RuntimeError):  # it is another thread's, or nobody's
                 while lock is not None:
                     lock.release()

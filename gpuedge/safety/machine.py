@@ -64,14 +64,14 @@ def memory_bytes() -> int | None:
     None where the system does not say.
     """
     try:
-        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+        limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     except (AttributeError, OSError, ValueError):
-        found = []  # not on Windows
+        limits = []  # not on Windows
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limit = _read(path)
         if limit.isdigit():
-            found.append(int(limit))
-    return min(found, default=None)
+            limits.append(int(limit))
+    return min(limits, default=None)
 
 
 class Processor(Record):
@@ -92,12 +92,12 @@ def processor() -> Processor:
     """Return what the system says of the processor this runs on."""
     import platform  # not for a cached probe
 
-    found: dict[str, str] = {}
+    facts: dict[str, str] = {}
     for line in _read(CPUINFO, 16384).partition("\n\n")[0].splitlines():  # of the first core
         name, _, value = line.partition(":")
-        found[name.strip()] = value.strip()
-    flags = found.get("flags", found.get("Features"))
-    model = next(filter(None, map(found.get, ("model name", "Model", "CPU part"))), "")
+        facts[name.strip()] = value.strip()
+    flags = facts.get("flags", facts.get("Features"))
+    model = next(filter(None, map(facts.get, ("model name", "Model", "CPU part"))), "")
     named = model or os.environ.get("PROCESSOR_IDENTIFIER", "") or platform.machine()
     return Processor(named, None if flags is None else tuple(flags.split()))
 
@@ -123,8 +123,8 @@ def library_state() -> str:
 def walk(root: str, inner: str, marks: list[str], skipped: frozenset[str] = frozenset()) -> None:
     """Append path, size and time of each file below a folder to `marks`."""
     try:
-        with os.scandir(os.path.join(root, inner)) as found:
-            entries = sorted(found, key=lambda e: e.name)
+        with os.scandir(os.path.join(root, inner)) as scanned:
+            entries = sorted(scanned, key=lambda e: e.name)
     except OSError:
         marks.append(f"{inner} unreadable")
         return

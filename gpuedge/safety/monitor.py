@@ -30,8 +30,8 @@ class Monitor:
     def notify(self) -> None:
         """Wake all that wait; to be called with the lock."""
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            one.release()
+        for waiter in waiting:
+            waiter.release()
 
     def wait_for(self, step: Callable[[], T | None], seconds: float | None = None) -> T | None:
         """Return what `step` returns once that is not None; None if it is not in time.
@@ -43,9 +43,9 @@ class Monitor:
         change: threading.Lock | None = None
         while True:
             with held, self.lock:  # a handler that waits for others must not keep it from them
-                found = step()
-                if found is not None:
-                    return found
+                result = step()
+                if result is not None:
+                    return result
                 if change is None:
                     change = threading.Lock()
                     change.acquire()

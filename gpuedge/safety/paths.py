@@ -99,8 +99,8 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     return file
 
 
-def _require_regular(found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _require_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a file")
 
 
@@ -161,11 +161,11 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes | None:
 def stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
     """Return what changes whenever a file is replaced; None where there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError) as error:
         pass_on(error)
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def write_atomic(path: Path, data: bytes) -> bool:
@@ -217,17 +217,19 @@ def sweep(path: str | os.PathLike[str]) -> None:
 def is_stream(path: str | os.PathLike[str]) -> bool:
     """Return whether `write_named` writes into what is there: a pipe, a device, our own output."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return False
-    return not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)) or bool(_output(found))
+    return not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)) or bool(
+        _output(status)
+    )
 
 
-def _output(found: os.stat_result) -> int:
+def _output(status: os.stat_result) -> int:
     """Return the descriptor of our standard output or error, if that is what was found, else 0."""
     for fd in (1, 2):
         try:
-            if os.path.samestat(found, os.fstat(fd)):
+            if os.path.samestat(status, os.fstat(fd)):
                 return fd
         except OSError:  # closed
             continue

@@ -192,10 +192,10 @@ def load_sealed(path: str | os.PathLike[str], schema: str) -> dict[str, Any] | N
 def unsealed(body: bytes | None) -> dict[str, Any] | None:
     """Return the JSON object that the body of a sealed file is, None for anything else."""
     try:
-        found = None if body is None else json.loads(body)
+        document = None if body is None else json.loads(body)
     except (ValueError, RecursionError):  # a seal proves no author
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def update_sealed(

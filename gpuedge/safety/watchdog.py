@@ -26,14 +26,7 @@ from contextlib import suppress
 from math import inf
 from time import monotonic, process_time
 
-RUN_LIMIT_S = 60.0
-"""The least a first run may take: drivers compile during it, software rasterisers need seconds."""
-
-MOST_S = 3600.0
-"""The most that any run may take."""
-
-FLOOR_S = 2.0
-"""The least a run may take before its device counts as hung: shorter gaps are the system's."""
+from gpuedge.core.times import FLOOR_S, MOST_S, RUN_LIMIT_S, STILL_S
 
 FACTOR = 10.0
 """A run that takes this many times the slowest of the runs before it is no longer a slow run; nor
@@ -53,9 +46,6 @@ LOOK_S = 0.5
 
 MOST_GAP_S = 2 * LOOK_S
 """What the time between two looks counts for at most."""
-
-STILL_S = 1.0
-"""A process that was idle for so long shows no sign of life."""
 
 IDLE_SHARE = 0.1
 """A process that used less than this share of the time was idle."""
@@ -220,8 +210,8 @@ class Watch:
     @property
     def is_alive(self) -> bool:
         """Whether the process is known to have done something just now."""
-        one = self._process
-        return one is not None and one.is_known and self.idle_for_s < STILL_S
+        process = self._process
+        return process is not None and process.is_known and self.idle_for_s < STILL_S
 
 
 class Activity:

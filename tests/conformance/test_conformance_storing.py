@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpuedge.conformance import oracle
 from gpuedge.conformance.case import judge
 from gpuedge.conformance.storing import KEEPERS, Keeper
 from gpuedge.core.texels import decode, encode
 from gpuedge.opset.bounds import Array, Num
+from gpuedge.oracle import layers
+from gpuedge.oracle.functions import elementwise
 from gpuedge.plan.storages import fixed16
 
 RNG = np.random.default_rng(9)
@@ -60,28 +61,28 @@ def test_bounds_carry_through_a_layer(name: str) -> None:
     keeper, store = KEEPERS[STORES[name][0]], STORES[name][1]
     x = np.float32(RNG.standard_normal((2, 5, 6, 7)))
     w = np.float32(RNG.standard_normal((4, 5, 3, 3)))
-    wanted = keeper(oracle.conv2d(keeper(x), keeper(w), pads=(1, 1, 1, 1)))
-    exact = oracle.conv2d(store(x), store(w), pads=(1, 1, 1, 1)).v
+    wanted = keeper(layers.conv2d(keeper(x), keeper(w), pads=(1, 1, 1, 1)))
+    exact = layers.conv2d(store(x), store(w), pads=(1, 1, 1, 1)).v
     got = store(exact.astype(np.float32))
     verdict = judge(got, wanted)
     assert verdict.ok and verdict.worst is not None and verdict.worst > 0.05
     twice = store(w + np.float32(0.02))
-    assert not judge(oracle.conv2d(store(x), twice, pads=(1, 1, 1, 1)).v.astype("f4"), wanted).ok
+    assert not judge(layers.conv2d(store(x), twice, pads=(1, 1, 1, 1)).v.astype("f4"), wanted).ok
 
 
 def stored_softmax(x: Array, store: Callable[[Array], Array]) -> Array:
-    return store(np.float32(oracle.softmax(store(x), -1).v))
+    return store(np.float32(layers.softmax(store(x), -1).v))
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_bounds_carry_through_rows_and_functions(name: str) -> None:
     keeper, store = KEEPERS[STORES[name][0]], STORES[name][1]
     x = np.float32(RNG.standard_normal((6, 40)) * 2)
-    assert judge(stored_softmax(x, store), keeper(oracle.softmax(keeper(x), -1))).ok
+    assert judge(stored_softmax(x, store), keeper(layers.softmax(keeper(x), -1))).ok
     for function in ("exp", "tanh", "relu", "floor", "gelu", "sqrt", "abs"):
         y = np.abs(x) if function == "sqrt" else x
-        got = store(np.float32(oracle.elementwise(function, store(y)).v))
-        wanted = keeper(oracle.elementwise(function, keeper(y)))
+        got = store(np.float32(elementwise(function, store(y)).v))
+        wanted = keeper(elementwise(function, keeper(y)))
         verdict = judge(got, wanted)
         assert verdict.ok, (function, verdict.message)
 

@@ -12,7 +12,7 @@ from gles_kernels import COPY, SPIN, infos, launch, opened, printed, tensor, upl
 from gles_life import ONES, add
 
 from gpuedge import backends
-from gpuedge.backends import common
+from gpuedge.backends import device as base
 from gpuedge.backends.base import Recording, Usage
 from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.gles import constants as c
@@ -162,7 +162,7 @@ def unwaited(level: str) -> None:
 
 def busy(level: str) -> None:
     """Closing a busy device does not wait longer than it is told."""
-    common.CLOSE_TIMEOUT_S = 0.05
+    base.CLOSE_TIMEOUT_S = 0.05
     device = opened(level)
     device.submit(spinning(device, 2.0))
     start = time.perf_counter()

@@ -75,7 +75,7 @@ def test_shared_memory_over_a_long_axis(second_best: Device) -> None:
     cases.check(cases.long("product-rows"), second_best)
     variants = {
         row.kernel
-        for compiled in ops_call._compiled.values()
+        for _, compiled in ops_call.models.items()
         if compiled.executor is second_best.executor
         for row in compiled.rows
     }

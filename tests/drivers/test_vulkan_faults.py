@@ -64,12 +64,12 @@ def test_closing_busy_device_is_bounded_and_does_not_crash(lavapipe: Candidate) 
     code = f"""
 import logging, sys, time
 sys.path[:0] = {[str(HERE), str(HERE.parent)]!r}
-from gpuedge.backends import common
+from gpuedge.backends import device as base
 from test_vulkan_faults import SPIN_WIDTH, Usage, load, spin, spin_groups
 backend = load("vulkan")
 candidate = backend.candidates({{"VK_DRIVER_FILES": {lavapipe.key!r}}})[0]
 device = backend.open(backend.enumerate(candidate)[0])
-common.CLOSE_TIMEOUT_S = 0.05
+base.CLOSE_TIMEOUT_S = 0.05
 groups = spin_groups(device, 1.5)
 result = device.alloc(4 * SPIN_WIDTH * groups, Usage.OUTPUT)
 device.submit(device.record([spin(device, result, groups)]))

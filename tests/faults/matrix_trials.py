@@ -58,12 +58,12 @@ def _patience(seconds: float) -> Iterator[None]:
     """Have hosts that hang found out sooner than the minute that a real compiler may need."""
     import gpuedge.isolation.device as isolated
 
-    before = isolated.BUILD_S, isolated.CALL_S
-    isolated.BUILD_S, isolated.CALL_S = (min(s, seconds) for s in before)
+    before = isolated.WORKER_BUILD_S, isolated.WORKER_CALL_S
+    isolated.WORKER_BUILD_S, isolated.WORKER_CALL_S = (min(s, seconds) for s in before)
     try:
         yield
     finally:
-        isolated.BUILD_S, isolated.CALL_S = before
+        isolated.WORKER_BUILD_S, isolated.WORKER_CALL_S = before
 
 
 # --- trials ----------------------------------------------------------------------------------

@@ -114,9 +114,9 @@ def test_a_stopped_worker_is_ended_whatever_it_is_asked(
 ) -> None:
     import test_isolation_device as other
 
-    monkeypatch.setattr("gpuedge.isolation.device.CALL_S", 0.3)
-    monkeypatch.setattr("gpuedge.isolation.device.BUILD_S", 0.3)
-    monkeypatch.setattr("gpuedge.isolation.client.CALL_S", 0.3)
+    monkeypatch.setattr("gpuedge.isolation.device.WORKER_CALL_S", 0.3)
+    monkeypatch.setattr("gpuedge.isolation.device.WORKER_BUILD_S", 0.3)
+    monkeypatch.setattr("gpuedge.isolation.client.WORKER_CALL_S", 0.3)
     device = open_isolated(fakes.info())
     buffer, pid = device.alloc(16, Usage.OUTPUT), device.pid
     os.kill(pid, signal.SIGSTOP)

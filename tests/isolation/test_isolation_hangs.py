@@ -37,7 +37,7 @@ def test_driver_that_computes_has_its_time() -> None:
 def test_compiler_that_computes_has_more_time_unless_the_policy_says(
     monkeypatch: pytest.MonkeyPatch, watchdog_s: float | None
 ) -> None:
-    monkeypatch.setattr(isolated, "BUILD_S", 1.0)
+    monkeypatch.setattr(isolated, "WORKER_BUILD_S", 1.0)
     monkeypatch.setattr(client, "STRETCH", 100.0)
     device = fakes.isolated("build=compute:2")
     device.limit_idle(watchdog_s)
@@ -51,7 +51,7 @@ def test_compiler_that_computes_has_more_time_unless_the_policy_says(
 
 @pytest.mark.parametrize("does", ["write=hold:60"])
 def test_what_goes_with_a_wait_is_bounded_by_it(monkeypatch: pytest.MonkeyPatch, does: str) -> None:
-    monkeypatch.setattr(isolated, "CALL_S", 1e3)
+    monkeypatch.setattr(isolated, "WORKER_CALL_S", 1e3)
     device = fakes.isolated(does)
     with pytest.raises(DeviceTimeoutError):  # else it would go on after its minute
         fakes.run_once(device, b"abc", timeout_s=0.3)

@@ -11,6 +11,7 @@ import pytest
 
 from gpuedge import lang
 from gpuedge.core.errors import InputError, KernelError
+from gpuedge.oracle.layers import convolve
 
 SAMPLES = Path(__file__).resolve().parents[1] / "golden" / "spirv"
 Array = npt.NDArray[np.float32]
@@ -61,24 +62,11 @@ def test_every_operation_rounds_to_float32() -> None:
     assert (got != fused).any()
 
 
-def direct_conv(x: Array, w: Array, stride: int, pad: int) -> Array:
-    n, _, h, width = x.shape
-    o, _, kh, kw = w.shape
-    padded = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    oh, ow = (h + 2 * pad - kh) // stride + 1, (width + 2 * pad - kw) // stride + 1
-    out = np.zeros((n, o, oh, ow), np.float32)
-    for y in range(oh):
-        for xx in range(ow):
-            window = padded[:, :, y * stride : y * stride + kh, xx * stride : xx * stride + kw]
-            out[:, :, y, xx] = np.einsum("nchw,ochw->no", window, w)
-    return out
-
-
 @pytest.mark.parametrize(("stride", "pad"), [(1, 1), (2, 0), (2, 2)])
 def test_convolution(stride: int, pad: int) -> None:
     x, w, bias = integers(2, 8, 9, 7), integers(8, 8, 3, 3), integers(8)
     taps = w.reshape(2, 4, 2, 4, 3, 3).transpose(0, 2, 4, 5, 3, 1)  # oS, iS, ky, kx, i4, o4
-    want = direct_conv(x, w, stride, pad) + bias.reshape(1, 8, 1, 1)
+    want = convolve(x, w, stride=(stride, stride), pads=(pad,) * 4) + bias.reshape(1, 8, 1, 1)
     got = lang.interpret(
         sample("conv"),
         {"X": pack(x), "W": taps.reshape(1, 1, 1, -1, 4), "B": bias.reshape(1, 2, 1, 1, 4)},

@@ -88,13 +88,13 @@ class Case:
             It cannot be computed, or gives too much, nothing or no finite numbers.
         """
         arrays = [self.values[n] if n else None for n in node.input]
-        found = compute(node, arrays, self.opset)
-        for array in found:
+        results = compute(node, arrays, self.opset)
+        for array in results:
             fits = 0 < array.size <= MOST and array.ndim <= 6 and array.dtype.kind in "fiub"
             if not fits or (array.dtype.kind == "f" and not np.abs(array).max() < 1e6):
                 raise CannotError(f"{node.op_type} gives what is not wanted")
         self.nodes.append(node)
-        for name, array in zip((o for o in node.output if o), found, strict=True):
+        for name, array in zip((o for o in node.output if o), results, strict=True):
             self.values[name] = array
             if self._is_exact(node, array):
                 self.exact.add(name)
@@ -116,14 +116,14 @@ class Case:
 
     def evaluated(self) -> Case:
         """Return the same model with all values computed anew. Raises CannotError."""
-        made = Case(self.opset, outputs=list(self.outputs))
+        case = Case(self.opset, outputs=list(self.outputs))
         for name, array in self.constants.items():
-            made.put(name, array, is_constant=True)
+            case.put(name, array, is_constant=True)
         for name, array in self.feeds.items():
-            made.put(name, array, is_constant=False)
+            case.put(name, array, is_constant=False)
         for node in self.nodes:
-            made.add(node)
-        return made
+            case.add(node)
+        return case
 
     def proto(self) -> onnx.ModelProto:
         """Return the model."""

@@ -61,8 +61,8 @@ def running_errors(case: Case, *, in_half: bool = False) -> dict[str, Num]:
     with np.errstate(all="ignore"):
         for node in graph.nodes:
             tensors = expand(node, graph, is_half=in_half)
-            made = tensor_errors(tensors, values, HALF_ULP if in_half else BIAS)
-            values.update((n, _known(v)) for n, v in zip(node.outputs, made, strict=False) if n)
+            numbers = tensor_errors(tensors, values, HALF_ULP if in_half else BIAS)
+            values.update((n, _known(v)) for n, v in zip(node.outputs, numbers, strict=False) if n)
     return values
 
 
@@ -71,12 +71,12 @@ def _known(x: Num) -> Num:
     return Num(x.v, np.where(np.isnan(x.e), np.inf, x.e))
 
 
-def judge(case: Case, found: Mapping[str, Array], *, in_half: bool = False) -> Verdict:
+def judge(case: Case, outputs: Mapping[str, Array], *, in_half: bool = False) -> Verdict:
     """Compare the outputs with float64; `in_half`: of arithmetic in float16."""
     errors, worst, is_vague = running_errors(case, in_half=in_half), 0.0, False
     exact_ones = set() if in_half else case.exact
     for name in case.outputs:
-        want, got, bound = case.values[name], found[name], errors[name]
+        want, got, bound = case.values[name], outputs[name], errors[name]
         dtype = "float32" if want.dtype.kind == "f" else want.dtype.name
         if got.shape != want.shape or got.dtype != dtype:
             return Verdict(f"{name} is {got.dtype}{list(got.shape)}, not {dtype}"

@@ -73,8 +73,8 @@ def classified(b: Builder, x: str) -> str:
     else:
         pooled = b.axes("ReduceMean", x, list(range(2, len(b.shape(x)))), 18, keepdims=1)
     flat = b.node("Flatten", [pooled], axis=1)
-    made = steps_float.gemm(b, flat)
-    return b.node("Softmax", [made], axis=1) if b.chance(0.5) else made
+    classes = steps_float.gemm(b, flat)
+    return b.node("Softmax", [classes], axis=1) if b.chance(0.5) else classes
 
 
 def residual(b: Builder) -> str:
@@ -241,8 +241,8 @@ def transformer(b: Builder) -> str:
             inner = b.node("Gelu", [inner], approximate=b.pick("none", "tanh"))
         elif b.opset >= 9:
             erf = b.node("Erf", [b.node("Mul", [inner, b.held(np.float32(0.5**0.5))])])
-            one = b.node("Add", [erf, b.held(np.float32(1))])
-            inner = b.node("Mul", [b.node("Mul", [inner, one]), b.held(np.float32(0.5))])
+            raised = b.node("Add", [erf, b.held(np.float32(1))])
+            inner = b.node("Mul", [b.node("Mul", [inner, raised]), b.held(np.float32(0.5))])
         x = b.node("Add", [x, projected(b, inner, width)])
     return normed(b, x)
 
@@ -264,12 +264,12 @@ def anything(b: Builder) -> str:
     while len(values) <= wanted and tries < TRIES:
         tries += 1
         x = values[-1] if b.chance(0.75) else b.pick(*values)
-        made = len(b.case.nodes)
+        count = len(b.case.nodes)
         try:
             step = b.pick(*(STEPS if b.shape(x) else SCALAR))
             values.append(steps_float.tamed(b, step(b, x)))
         except CannotError:
-            del b.case.nodes[made:]
+            del b.case.nodes[count:]
     for value in values[1:-1]:
         if b.chance(0.15):
             b.case.outputs.append(value)

@@ -13,13 +13,13 @@ from modelgen.meanings import Array, CannotError
 
 def smaller(case: Case) -> Iterator[Case]:
     """Yield cases with less: one output, an earlier output, an input in place of nodes."""
-    made = [o for n in case.nodes for o in n.output if o in case.values]
+    values = [o for n in case.nodes for o in n.output if o in case.values]
     if len(case.outputs) > 1:
         yield from (replace(case, outputs=[o]) for o in case.outputs)
-    for value in made:
+    for value in values:
         if [value] != case.outputs:
             yield replace(case, outputs=[value])
-    for value in reversed(made):
+    for value in reversed(values):
         if value not in case.outputs:
             yield cut(case, value)
 
@@ -43,9 +43,9 @@ def shrunk(case: Case, fails: Callable[[Case], bool], most: int = 300) -> Case:
     goes_on = True
     while goes_on:
         goes_on = False
-        for one in smaller(case):
+        for candidate in smaller(case):
             try:
-                trial = one.pruned().evaluated()
+                trial = candidate.pruned().evaluated()
             except CannotError:
                 continue
             if size(trial) >= size(case):

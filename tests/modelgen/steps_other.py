@@ -268,21 +268,21 @@ def whole(b: Builder, x: str) -> str:
     need_exact(b, x)
     b.need(9)
     x = tamed(b, x)
-    made = b.node("Cast", [x], to=b.pick(INT32, INT64))
-    dtype = b.array(made).dtype
+    integers = b.node("Cast", [x], to=b.pick(INT32, INT64))
+    dtype = b.array(integers).dtype
     for _ in range(b.between(1, 3)):
         op = b.pick("Add", "Sub", "Mul", "Neg", "Abs", "Mod", "Div", "Max", "Min")
         if op in ("Neg", "Abs"):
-            made = b.node(op, [made])
+            integers = b.node(op, [integers])
             continue
         if (op in ("Max", "Min") and b.opset < 12) or (op == "Mod" and b.opset < 10):
             continue
         low = 1 if op in ("Mod", "Div") else -5
         if op == "Div":  # of negative numbers evaluators round in two ways
-            made = b.node("Abs", [made])
-        other = b.rng.integers(low, 7, broadcast(b, b.shape(made))).astype(dtype)
-        made = b.node(op, [made, b.put(other)])
-    return as_float(b, made)
+            integers = b.node("Abs", [integers])
+        other = b.rng.integers(low, 7, broadcast(b, b.shape(integers))).astype(dtype)
+        integers = b.node(op, [integers, b.put(other)])
+    return as_float(b, integers)
 
 
 def bits(b: Builder, x: str) -> str:
@@ -290,15 +290,15 @@ def bits(b: Builder, x: str) -> str:
     need_exact(b, x)
     b.need(18)
     positive = b.node("Abs", [tamed(b, x)])
-    made = b.node("Cast", [b.node("Floor", [positive])], to=TensorProto.UINT8)
-    other = b.put(b.rng.integers(0, 255, broadcast(b, b.shape(made))).astype(np.uint8))
+    codes = b.node("Cast", [b.node("Floor", [positive])], to=TensorProto.UINT8)
+    other = b.put(b.rng.integers(0, 255, broadcast(b, b.shape(codes))).astype(np.uint8))
     op = b.pick("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift", "BitwiseNot")
     if op == "BitwiseNot":
-        return as_float(b, b.node(op, [made]))
+        return as_float(b, b.node(op, [codes]))
     if op == "BitShift":
-        by = b.put(b.rng.integers(0, 5, b.shape(made)).astype(np.uint8))
-        return as_float(b, b.node(op, [made, by], direction=b.pick("LEFT", "RIGHT")))
-    return as_float(b, b.node(op, [made, other]))
+        by = b.put(b.rng.integers(0, 5, b.shape(codes)).astype(np.uint8))
+        return as_float(b, b.node(op, [codes, by], direction=b.pick("LEFT", "RIGHT")))
+    return as_float(b, b.node(op, [codes, other]))
 
 
 def arg(b: Builder, x: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from planrun import WIDE, convolved, run_graph
+from planrun import WIDE, run_graph
 
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import UnsupportedOpError
@@ -18,12 +18,14 @@ from gpuedge.graph.expand import program
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.opset.expr import loads
 from gpuedge.opset.tensor import Tensor
+from gpuedge.oracle.layers import convolve
 from gpuedge.plan import conv, matmul, planner
 from gpuedge.plan.fuse import CHAIN_LIMIT, Fusion, Limits, fuse
 from gpuedge.plan.planner import plan
 
 SHAPE = (2, 5, 3, 4)
 PER_CHANNEL = (5, 1, 1)
+PADS = (1, 1, 1, 1)
 
 
 BINARY = {
@@ -32,10 +34,6 @@ BINARY = {
 UNARY = {
     "Relu": lambda x: np.maximum(x, 0), "Neg": np.negative, "Abs": np.abs, "Floor": np.floor,
 }  # fmt: skip
-
-
-def conv_reference(x: Array, w: Array) -> Array:
-    return convolved(x, w, pad=1)
 
 
 @st.composite
@@ -66,7 +64,7 @@ def random_graphs(draw: st.DrawFn) -> tuple[Graph, dict[str, Array], dict[str, A
             if np.abs(values[first]).max() > 1000:
                 continue
             made = b.add("Conv", [first, b.constant(f"w{i}", w)], {"pads": [1, 1, 1, 1]})
-            values[made] = conv_reference(values[first], w)
+            values[made] = convolve(values[first], w, pads=PADS)
         elif op == "Clip":
             bounds = [b.constant(f"lo{i}", np.float32(-3)), b.constant(f"hi{i}", np.float32(5))]
             values[b.add("Clip", [first, *bounds])] = np.clip(values[first], -3, 5)
@@ -193,7 +191,7 @@ def test_own_input_is_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.random.default_rng(4).integers(-2, 3, SHAPE).astype(np.float32)
     (got,) = run_graph(graph, {"x": array}).values()
     np.testing.assert_array_equal(
-        got, np.maximum(conv_reference(array, np.ones((5, 5, 3, 3))) + array, 0)
+        got, np.maximum(convolve(array, np.ones((5, 5, 3, 3)), pads=PADS) + array, 0)
     )
     last = [p for p in plan(graph, VULKAN_MINIMUM).passes if p.variant.startswith("conv2d")]
     assert len(last) > 1 and set(last[-1].tensors) == {"X", "K", "O", "E0"}
@@ -217,7 +215,7 @@ def test_value_that_is_needed_elsewhere_stays() -> None:
     x = np.random.default_rng(0).integers(-2, 3, SHAPE).astype(np.float32)
     graph = layer(used_twice=True)
     got = run_graph(graph, {"x": x}, WIDE)
-    conv = conv_reference(x, np.ones((5, 5, 3, 3)))
+    conv = convolve(x, np.ones((5, 5, 3, 3)), pads=PADS)
     np.testing.assert_array_equal(got[graph.outputs[1]], conv)
     np.testing.assert_array_equal(got[graph.outputs[0]], np.maximum(2 * conv + x, 0))
 
@@ -226,7 +224,7 @@ def test_value_that_is_needed_elsewhere_stays() -> None:
 def test_layer_on_devices_with_few_bindings(caps: Caps) -> None:
     x = np.random.default_rng(0).integers(-2, 3, SHAPE).astype(np.float32)
     (got,) = run_graph(layer(), {"x": x}, caps).values()
-    conv = conv_reference(x, np.ones((5, 5, 3, 3)))
+    conv = convolve(x, np.ones((5, 5, 3, 3)), pads=PADS)
     np.testing.assert_array_equal(got, np.maximum(2 * conv + x, 0))
 
 

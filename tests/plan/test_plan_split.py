@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from onnx import helper
 from onnx_models import model, value, weight
-from planrun import TEXTURES, WIDE, PlanRun, Seen, convolved, run_graph
+from planrun import TEXTURES, WIDE, PlanRun, Seen, run_graph
 
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph import fold
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.graph.reader import OnnxModel
+from gpuedge.oracle.layers import convolve
 from gpuedge.plan.arrange import ARENA, arrange
 from gpuedge.plan.matmul import UNIT, parts
 from gpuedge.plan.planner import plan, why_not
@@ -94,7 +95,7 @@ def test_convolutions_with_large_weights() -> None:
     graph, data = b.build(), integers(1, 24, 5, 5, seed=5)
     caps = replace(WIDE, max_storage_buffer_bytes=11000)
     assert len([p for p in plan(graph, caps).passes if "K" in p.tensors]) == 2
-    want = convolved(data, w, pad=1) + bias[:, None, None]
+    want = convolve(data, w, pads=(1, 1, 1, 1)) + bias[:, None, None]
     np.testing.assert_array_equal(*run_graph(graph, {"x": data}, caps).values(), want)
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planrun import FLOAT_TEXTURES, TEXTURES, PlanRun, Seen, convolved, kept, run_graph
+from planrun import FLOAT_TEXTURES, TEXTURES, PlanRun, Seen, kept, run_graph
 
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.storage import Storage
 from gpuedge.graph.build import GraphBuilder, single
 from gpuedge.graph.ir import Array, Graph, TensorType
+from gpuedge.oracle.layers import convolve
 from gpuedge.plan import arrange as arranging
 from gpuedge.plan import conv, lower, matmul
 from gpuedge.plan.arrange import arrange
@@ -305,8 +307,9 @@ def test_error_of_a_network_stays_within_half_steps(seed: int) -> None:
     graph = b.build()
 
     column = bias.astype(np.float64).reshape(-1, 1, 1) * 9
-    exact = convolved(x, w, 2) + column
-    float_error = 4 * 28 * U * (convolved(np.abs(x), np.abs(w), 2) + np.abs(column))
+    by_two = partial(convolve, stride=(2, 2))
+    exact = by_two(x, w) + column
+    float_error = 4 * 28 * U * (by_two(np.abs(x), np.abs(w)) + np.abs(column))
     a = np.maximum(exact, 0)
     flat = a.reshape(1, -1)
     result = flat @ m.astype(np.float64)
@@ -321,7 +324,7 @@ def test_error_of_a_network_stays_within_half_steps(seed: int) -> None:
     _, ew = stored(w.astype(np.float64), np.zeros(w.shape), rules, "w")
     _, em = stored(m.astype(np.float64), np.zeros(m.shape), rules, "m")
     size = np.abs(x) + ex
-    error = float_error + convolved(size, ew, 2) + convolved(ex, np.abs(w), 2)
+    error = float_error + by_two(size, ew) + by_two(ex, np.abs(w))
     _, error = stored(a, error, rules, act)
     error = error.reshape(1, -1)
     error = product_error + (np.abs(flat) + error) @ em + error @ np.abs(m)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planrun import WIDE, convolved, run_graph
+from planrun import WIDE, run_graph
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.storage import BUFFER, HALF_BUFFER
@@ -16,6 +16,7 @@ from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.opset import winograd
 from gpuedge.opset.bounds import Num
 from gpuedge.opset.tensor import Window
+from gpuedge.oracle.layers import convolve
 from gpuedge.plan.planner import plan
 from gpuedge.plan.storages import EXACT, StoragePrecision
 from gpuedge.runtime import crosscheck
@@ -168,7 +169,7 @@ def test_integers_are_summed_exactly(op: str) -> None:
 def test_the_algorithm_is_a_convolution() -> None:
     x, w = RNG.standard_normal((2, 3, 9, 10)), RNG.standard_normal((5, 3, 3, 3))
     window = Window((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), (9, 10))
-    wanted = convolved(x, w, pad=1)
+    wanted = convolve(x, w, pads=(1, 1, 1, 1))
     np.testing.assert_allclose(winograd.filtered(x, w, window), wanted, 0, 1e-12)
 
 
@@ -182,7 +183,7 @@ def test_errors_lie_within_both_bounds_and_near_the_running_one(kind: str) -> No
     elif kind == "edge":
         x[..., :, 5:] = 0
     (got,) = run_graph(one, {"x": x}, RASTERISER).values()
-    exact = convolved(x.astype(np.float64), w.astype(np.float64), pad=1)
+    exact = convolve(x, w, pads=(1, 1, 1, 1))
     window = Window((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), (14, 15))
     b = one.constants["b"].astype(np.float64).reshape(-1, 1, 1)
     error = np.abs(got - (exact + b)) - 2.0**-24 * np.abs(exact + b)

@@ -20,7 +20,6 @@ from gpuedge.executors.base import Executable, Executor, PlacementRow
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
-from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import RetryLimits
 from gpuedge.runtime.request import Request
@@ -37,8 +36,12 @@ class FlakyExecutor:
 
     Attributes
     ----------
+    script : list
+        What its next runs raise, or None.
     runs : int
         Segments that were begun on it, over all executables.
+    executables : list of FlakyExecutable
+        What was compiled on it.
     """
 
     isolation = "inline"
@@ -47,10 +50,11 @@ class FlakyExecutor:
         self.device = "vulkan:0"
         self.closed = self.released = self.is_hung = False
         self.runs = 0
+        self.executables: list[FlakyExecutable] = []
         self.factor = TRACE
         self.closing = threading.Event()
         self.closing.set()
-        self._script = list(script)
+        self.script = list(script)
         self._refuses = refuses
         self._cpu = CpuExecutor()
 
@@ -65,7 +69,7 @@ class FlakyExecutor:
     def step(self) -> None:
         """Begin a run, or fail."""
         self.runs += 1
-        error = self._script.pop(0) if self._script else None
+        error = self.script.pop(0) if self.script else None
         if error is not None:
             raise error
 
@@ -85,6 +89,7 @@ class FlakyExecutable:
 
     def __init__(self, executor: FlakyExecutor, inner: Executable) -> None:
         self.executor = executor
+        executor.executables.append(self)
         self.rows = tuple(
             PlacementRow(r.nodes, r.ops, executor.device, "flaky") for r in inner.rows
         )
@@ -122,7 +127,7 @@ class FlakyPool(FakePool):
     ) -> None:
         super().__init__(limits=limits)
         self.opened: list[FlakyExecutor] = []
-        self._scripts = list(scripts)
+        self.scripts = list(scripts)
         self._refuses = frozenset(refuses)
         self._opening_errors = list(opening)
 
@@ -130,7 +135,7 @@ class FlakyPool(FakePool):
         error = self._opening_errors.pop(0) if self._opening_errors else None
         if error is not None:
             raise error
-        script = self._scripts.pop(0) if self._scripts else ()
+        script = self.scripts.pop(0) if self.scripts else ()
         made = FlakyExecutor(script, refuses=self._refuses)
         made.isolation = isolation
         self.opened.append(made)
@@ -167,7 +172,7 @@ With Abs refused: three segments on the device and two on the CPU between them.
 def made(
     pool: FlakyPool, *ops: str, fallback: str = "cpu", policy: Policy = PLAIN
 ) -> CompiledModel:
-    return compile_model(graph(*(ops or ("Exp",))), Request("vulkan", policy, fallback), pool)
+    return CompiledModel(graph(*(ops or ("Exp",))), Request("vulkan", policy, fallback), pool)
 
 
 def result(compiled: CompiledModel, x: np.ndarray = X) -> np.ndarray:
@@ -175,7 +180,7 @@ def result(compiled: CompiledModel, x: np.ndarray = X) -> np.ndarray:
 
 
 def cpu(*ops: str, x: np.ndarray = X) -> np.ndarray:
-    return result(compile_model(graph(*(ops or ("Exp",))), Request("cpu"), FlakyPool()), x)
+    return result(CompiledModel(graph(*(ops or ("Exp",))), Request("cpu"), FlakyPool()), x)
 
 
 def until(holds: Callable[[], bool]) -> None:

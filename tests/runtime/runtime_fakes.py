@@ -53,6 +53,8 @@ class FakePool(Pool):
 
     Attributes
     ----------
+    known : ProbeReport
+        What probing says.
     devices : list of NullDevice
         Every device that was opened, in order.
     fail : mapping
@@ -70,7 +72,7 @@ class FakePool(Pool):
         super().__init__(limits)
         first = row(is_software=is_software)
         rows = (first if usable else first.replace(status="broken", code="open-failed"),)
-        self._known = ProbeReport((*rows, BROKEN, ABSENT), __version__)
+        self.known = ProbeReport((*rows, BROKEN, ABSENT), __version__)
         self.devices: list[NullDevice] = []
         self.fail = fail or {}
         self.on_dispatch: Callable[[Dispatch], None] | None = None
@@ -79,7 +81,7 @@ class FakePool(Pool):
         self.gate.set()
 
     def report(self) -> ProbeReport:
-        return self._known
+        return self.known
 
     def _try_in_child(self, name: str, stop: threading.Event) -> str | None:
         self.gate.wait(30)

@@ -16,8 +16,8 @@ from gpuedge.decide.policy import Policy
 from gpuedge.executors.base import Executable, Executor
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.ir import Array, Graph
-from gpuedge.runtime.auto import AutoModel
 from gpuedge.runtime.background import Background
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request
 
 
@@ -114,7 +114,7 @@ class ScriptedPool(FlakyPool):
         return self._made_cpu
 
     def _open_gpu(self, name: str, isolation: str) -> Executor:
-        script = self._scripts.pop(0) if self._scripts else ()
+        script = self.scripts.pop(0) if self.scripts else ()
         made = ScriptedGpu(self, script, refuses=self._refuses)
         self.opened.append(made)
         return made
@@ -145,12 +145,14 @@ class World:
 
     def auto(
         self, pool: FlakyPool, *ops: str, policy: Policy | None = None, fallback: str = "cpu"
-    ) -> AutoModel:
+    ) -> CompiledModel:
         """Return a model under ``auto``; by default exact, so that the device can be told."""
         request = Request("auto", policy or Policy(), fallback)
-        return AutoModel(graph(*(ops or ("Abs",))), request, pool, background=self.background)
+        return CompiledModel(graph(*(ops or ("Abs",))), request, pool, background=self.background)
 
-    def serve(self, compiled: AutoModel, requests: int = 1, x: np.ndarray = X) -> list[np.ndarray]:
+    def serve(
+        self, compiled: CompiledModel, requests: int = 1, x: np.ndarray = X
+    ) -> list[np.ndarray]:
         """Ask for so many answers."""
         made = []
         for _ in range(requests):

@@ -6,13 +6,14 @@ import threading
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from runtime_fakes import FakePool
 from test_session import X
 
 import gpuedge
 from gpuedge.runtime import shapes
-from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 
 
 class Gate:
@@ -38,14 +39,14 @@ def taken_by_sessions(monkeypatch: pytest.MonkeyPatch) -> FakePool:
             binding.buffer.data[:] = bytes(len(binding.buffer.data))
 
     made.on_dispatch = write
-    monkeypatch.setattr(shapes, "compile_model", partial(compile_model, pool=made))
+    monkeypatch.setattr(shapes, "CompiledModel", partial(CompiledModel, pool=made))
     monkeypatch.setattr("gpuedge.session.POOL", made)
     return made
 
 
-def held(s: gpuedge.Session, gate: Gate) -> None:
+def held(s: gpuedge.Session, gate: Gate, x: np.ndarray = X) -> None:
     """Let the next run of a session wait at the gate."""
-    s.run({"x": X})
+    s.run({"x": x})
     latest = s._latest
     assert latest is not None
     run = latest.run
@@ -57,13 +58,13 @@ def held(s: gpuedge.Session, gate: Gate) -> None:
     latest.run = slow  # type: ignore[method-assign]
 
 
-def running(s: gpuedge.Session, gate: Gate) -> threading.Thread:
+def running(s: gpuedge.Session, gate: Gate, x: np.ndarray = X) -> threading.Thread:
     """Return a thread whose run of a session has come to the gate."""
-    held(s, gate)
-    made = threading.Thread(target=lambda: s.run({"x": X}))
-    made.start()
+    held(s, gate, x)
+    thread = threading.Thread(target=lambda: s.run({"x": x}))
+    thread.start()
     assert gate.came.wait(20)
-    return made
+    return thread
 
 
 def hang(s: gpuedge.Session, pool: FakePool, gate: Gate) -> None:

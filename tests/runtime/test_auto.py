@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flaky import EXHAUSTED, LOST, REFUSED, FlakyPool, X, result, until
+from flaky import EXHAUSTED, LOST, NEVER, REFUSED, TRACE, FlakyPool, X, cpu, result, until
 from scripted_fakes import ScriptedPool, World
 
 import gpuedge
@@ -22,7 +22,9 @@ from gpuedge.core.errors import DeviceLostError, InputError
 from gpuedge.decide.belief import Belief
 from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.policy import Policy
-from gpuedge.runtime.auto import AutoModel
+from gpuedge.decide.record import Evidence
+from gpuedge.runtime.auto import ChosenDevice
+from gpuedge.runtime.compiled import CompiledModel
 
 WANTED = np.abs(X)
 
@@ -32,13 +34,22 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     return World(monkeypatch, tmp_path)
 
 
-def taken(world: World, compiled: AutoModel, most: int = 2_000) -> int:
+def taken(world: World, compiled: CompiledModel, most: int = 2_000) -> int:
     """Serve until a GPU answers; return how many requests that took."""
     for n in range(most):
         if compiled.executor.device != "cpu":
             return n
         np.testing.assert_array_equal(world.serve(compiled)[0], WANTED)
     raise AssertionError(f"still on the CPU: {compiled.decision.explain(verbose=True)}")
+
+
+def evidence(compiled: CompiledModel) -> Evidence:
+    return next(e for e in compiled.decision.record.candidates if e.device == "vulkan:0")
+
+
+def on_trial(world: World, compiled: CompiledModel) -> None:
+    """Serve until a GPU is open, and on trial."""
+    until(lambda: bool(world.serve(compiled)) and evidence(compiled).phase == "trial")
 
 
 # -- the first request ----------------------------------------------------------------------------
@@ -102,10 +113,10 @@ def test_gpus_that_missed_the_deadline_are_looked_for_again(world: World) -> Non
     there = pool.report()
     (first, *rest) = there.tried
     starved = first.replace(status="timeout", code="deadline", evidence={"is_unfinished": True})
-    pool._known, pool.again_ns = there.replace(tried=(starved, *rest)), 30 * 10**9
+    pool.known, pool.again_ns = there.replace(tried=(starved, *rest)), 30 * 10**9
     compiled = world.auto(pool)
     world.serve(compiled, 100)
-    pool._known, pool.again_ns = there, None
+    pool.known, pool.again_ns = there, None
     assert compiled.decision.device == "cpu" and pool.opened == []
     while world.clock.now < 30 * 10**9:
         world.serve(compiled)
@@ -144,7 +155,8 @@ def test_long_runs_warm_a_gpu_up_sooner(world: World, gpu_ms: float, cold: int) 
 def test_decision_says_when_a_side_that_has_to_wait_takes_over(world: World) -> None:
     compiled = world.auto(world.pool(10, 1))
     taken(world, compiled)
-    chooser = compiled._chooser
+    assert isinstance(compiled.choice, ChosenDevice)
+    chooser = compiled.choice.chooser
     chooser.candidates["vulkan:0"].belief = Belief(1_000_000, 1_000, 9)
     assert "the CPU takes over after the next request" in compiled.decision.reason
     chooser._switched.extend([world.clock.now - 20 * 10**9, world.clock.now])
@@ -156,8 +168,8 @@ def test_only_the_time_of_the_gpu_counts_for_it(world: World) -> None:
     pool = world.pool(10, 5)
     compiled = world.auto(pool)
     taken(world, compiled)
-    belief = compiled._chooser.candidates["vulkan:0"].belief
-    assert belief.theta < np.log(0.75)
+    belief = evidence(compiled).belief
+    assert belief is not None and belief.theta < np.log(0.75)
 
 
 def test_wrong_numbers_in_the_background_never_reach_a_request(
@@ -172,14 +184,13 @@ def test_wrong_numbers_in_the_background_never_reach_a_request(
     assert "differ from the CPU's" in caplog.text
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert (row.status, row.code) == ("rejected", "drifted")
-    assert pool.device_health("vulkan:0").state == "demoted" and len(pool.opened) == 1
+    assert pool.device("vulkan:0").state.phase == "demoted" and len(pool.opened) == 1
 
 
 def test_wrong_numbers_on_trial_condemn_the_device_at_once(world: World) -> None:
     pool = world.pool(10, 1)
     compiled = world.auto(pool)
-    while not compiled._sides:
-        world.serve(compiled)
+    on_trial(world, compiled)
     pool.opened[0].factor = np.float32(1.01)
     runs = pool.opened[0].runs
     for answer in world.serve(compiled, 60):
@@ -236,8 +247,7 @@ def test_opening_that_stalls_is_tried_again_and_is_no_verdict(world: World) -> N
     assert "did not answer" not in str(compiled.decision)
     world.background.stall_s = 20.0
     gate.set()
-    until(lambda: bool(compiled._mail))
-    taken(world, compiled)
+    until(lambda: bool(world.serve(compiled)) and compiled.executor.device != "cpu")
     assert len(times) == 1  # it came back late, and is used all the same
 
 
@@ -266,11 +276,11 @@ def test_opening_that_never_ends_is_tried_four_times(
 
 def test_device_lost_while_it_warms_up_is_opened_again(world: World) -> None:
     pool = world.pool(10, 1)
-    pool._scripts = [[LOST]]
+    pool.scripts = [[LOST]]
     compiled = world.auto(pool)
     while not pool.opened:
         world.serve(compiled)
-    until(lambda: pool.device_health("vulkan:0").state == "ok")
+    until(lambda: pool.device("vulkan:0").state.is_ok)
     taken(world, compiled)
     assert len(pool.opened) == 2 and compiled.health().failed == 0
 
@@ -283,14 +293,14 @@ def test_device_lost_in_service_is_answered_by_the_cpu_and_comes_back(world: Wor
     compiled = world.auto(pool)
     taken(world, compiled)
     pool.gate.clear()
-    pool.opened[0]._script = [LOST]
+    pool.opened[0].script = [LOST]
     np.testing.assert_array_equal(result(compiled), WANTED)
     health = compiled.health()
     assert (health.state, health.device, health.failed) == ("recovering", "vulkan:0", 1)
     world.serve(compiled, 30)
     assert compiled.executor.device == "cpu"
     pool.gate.set()
-    until(lambda: pool.device_health("vulkan:0").state == "ok")
+    until(lambda: pool.device("vulkan:0").state.is_ok)
     taken(world, compiled)
     assert len(pool.opened) == 2 and compiled.health().state == "ok"
 
@@ -299,10 +309,10 @@ def test_device_without_memory_is_kept_for_two_requests(world: World) -> None:
     pool = world.pool(10, 1)
     compiled = world.auto(pool)
     taken(world, compiled)
-    pool.opened[0]._script = [EXHAUSTED]
+    pool.opened[0].script = [EXHAUSTED]
     np.testing.assert_array_equal(world.serve(compiled)[0], WANTED)
     assert compiled.executor.device == "vulkan:0"
-    pool.opened[0]._script = [EXHAUSTED] * 3
+    pool.opened[0].script = [EXHAUSTED] * 3
     world.serve(compiled, 3)
     assert compiled.executor.device == "cpu"
 
@@ -311,7 +321,7 @@ def test_strict_request_raises_only_where_the_device_had_won(world: World) -> No
     pool = world.pool(10, 1)
     compiled = world.auto(pool, fallback="error")
     taken(world, compiled)
-    pool.opened[0]._script = [LOST]
+    pool.opened[0].script = [LOST]
     with pytest.raises(DeviceLostError):
         result(compiled)
     np.testing.assert_array_equal(world.serve(compiled)[0], WANTED)  # auto may run on the CPU
@@ -324,8 +334,7 @@ def test_no_memory_for_copies_of_the_inputs_is_no_fault_of_the_device(world: Wor
 
     pool = world.pool(10, 1)
     compiled = world.auto(pool)
-    while not compiled._sides:
-        world.serve(compiled)
+    on_trial(world, compiled)
     for _ in range(3):
         np.testing.assert_array_equal(world.serve(compiled, 1, X.view(Large))[0], WANTED)
     assert compiled.health().failed == 0
@@ -366,8 +375,8 @@ def test_errors_of_inputs_are_the_cpu_s_own_and_change_nothing(world: World) -> 
 def test_software_is_not_opened_unless_allowed(world: World) -> None:
     for is_allowed, opened in ((False, 0), (True, 1)):
         pool = world.pool(10, 1)
-        first = pool._known.tried[0].replace(is_software=True)
-        pool._known = pool._known.replace(tried=(first, *pool._known.tried[1:]))
+        first = pool.known.tried[0].replace(is_software=True)
+        pool.known = pool.known.replace(tried=(first, *pool.known.tried[1:]))
         compiled = world.auto(pool, policy=Policy(allow_software=is_allowed))
         world.serve(compiled, 100)
         assert len(pool.opened) == opened
@@ -406,8 +415,9 @@ def test_deciding_at_load_ends_although_a_driver_hangs(
     compiled = world.auto(pool, policy=Policy(decide="load"))
     np.testing.assert_array_equal(world.serve(compiled)[0], WANTED)
     gate.set()
-    until(lambda: bool(compiled._mail))
-    taken(world, compiled)  # then as in service
+    until(
+        lambda: bool(world.serve(compiled)) and compiled.executor.device != "cpu"
+    )  # then as in service
 
 
 # -- history --------------------------------------------------------------------------------------
@@ -431,10 +441,10 @@ def test_requests_are_counted_across_launches(world: World) -> None:
     compiled.close()
     again = world.auto(world.pool(10, 1))
     world.serve(again, 3)
-    assert again._survey is not None and again._survey.past.requests == (70,)
+    assert again.decision.record.previous_requests == (70,)
     other = world.auto(world.pool(10, 1), "Neg")
     world.serve(other, 3)
-    assert other._survey is not None and other._survey.past.requests == ()
+    assert other.decision.record.previous_requests == ()
 
 
 # -- several models -------------------------------------------------------------------------------
@@ -446,7 +456,7 @@ def test_two_models_share_one_device(world: World) -> None:
     taken(world, one)
     taken(world, two)
     assert len(pool.opened) == 1
-    pool.opened[0]._script = [LOST]
+    pool.opened[0].script = [LOST]
     np.testing.assert_array_equal(world.serve(one)[0], WANTED)
     np.testing.assert_array_equal(world.serve(two)[0], WANTED)  # it is closed for both
     one.close()
@@ -472,7 +482,8 @@ def test_model_closed_while_a_device_opens_leaves_nothing_behind(world: World) -
     compiled.close()
     gate.set()
     assert world.background.wait(10)
-    assert not compiled._mail
+    executables = pool.opened[0].executables
+    assert executables and all(executable.is_closed for executable in executables)
 
 
 # -- mixtures -------------------------------------------------------------------------------------
@@ -508,6 +519,25 @@ def test_model_of_which_a_gpu_runs_parts(world: World, monkeypatch: pytest.Monke
     assert row.reason.endswith("; 2 operators cannot run there: Abs, Sign")
 
 
+def test_no_number_of_a_device_on_trial_that_fails_midway_reaches_a_request(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runtime_fakes import refuse_operators
+
+    refuse_operators(monkeypatch, "Neg")
+    world.predict(0.001)
+    pool = world.pool(10, 0.1, refuses=("Neg",), limits=NEVER)
+    pool.is_by_node, pool.factor = True, float(TRACE)
+    ops = ("Abs", "Abs", "Neg", "Exp", "Abs")
+    compiled = world.auto(pool, *ops)
+    on_trial(world, compiled)
+    runs, wanted = pool.opened[0].runs, cpu(*ops)
+    pool.opened[0].script = [None, LOST]
+    for answer in world.serve(compiled, 40):
+        np.testing.assert_array_equal(answer, wanted)
+    assert pool.opened[0].runs == runs + 2 and compiled.health().failed == 1
+
+
 # -- processes ------------------------------------------------------------------------------------
 
 SERVE = """
@@ -516,11 +546,13 @@ import numpy as np
 sys.path[:0] = {paths!r}
 from flaky import X, FlakyPool, graph
 from gpuedge.decide.policy import Policy
-from gpuedge.runtime.auto import AutoModel
+from gpuedge.decide.record import Evidence
+from gpuedge.runtime.auto import ChosenDevice
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.background import BACKGROUND
 from gpuedge.runtime.request import Request
 BACKGROUND.share = 0.0
-model = AutoModel(graph("Abs"), Request("auto", Policy()), FlakyPool())
+model = CompiledModel(graph("Abs"), Request("auto", Policy()), FlakyPool())
 for _ in range({requests}):
     model.run({{"x": X}})
     BACKGROUND.wait(10)
@@ -541,8 +573,7 @@ def test_requests_served_survive_a_kill(world: World, tmp_path: Path, requests: 
     assert done.returncode == -signal.SIGKILL, done.stderr
     again = world.auto(world.pool(10, 1))
     world.serve(again, 3)
-    assert again._survey is not None
-    (kept,) = again._survey.past.requests
+    (kept,) = again.decision.record.previous_requests
     assert requests / 2.5 <= kept <= requests
 
 
@@ -561,14 +592,14 @@ def test_a_forked_child_begins_anew_on_the_cpu(world: World) -> None:
 
 
 def test_single_operations_take_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = list[AutoModel]()
-    start = AutoModel.__init__
+    made = list[CompiledModel]()
+    start = CompiledModel.__init__
 
-    def noting(self: AutoModel, *args: Any, **options: Any) -> None:
+    def noting(self: CompiledModel, *args: Any, **options: Any) -> None:
         made.append(self)
         start(self, *args, **options)
 
-    monkeypatch.setattr(AutoModel, "__init__", noting)
+    monkeypatch.setattr(CompiledModel, "__init__", noting)
     x = np.linspace(-1, 1, 37, dtype=np.float32)
     for _ in range(3):
         np.testing.assert_array_equal(gpuedge.relu(x, device="auto"), np.maximum(x, 0))

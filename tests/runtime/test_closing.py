@@ -22,11 +22,11 @@ from gpuedge.decide.policy import Policy
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.safety.blocklist import Blocklist
 from gpuedge.runtime import devices
-from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.devices import RetryLimits
 
-devices.EXIT_S = 0.3
+devices.DEVICE_END_S = 0.3
 
 class Marked(FakePool):
     def _open_gpu(self, name, isolation):
@@ -52,7 +52,7 @@ def end():
 closing = threading.Event()
 fail = {{"submit": [DeviceLostError("Lost.")]}} if sys.argv[2] == "lost" else None
 pool = Marked(fail, limits=RetryLimits(pauses_s=(60.0,)))
-compiled = compile_model(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
+compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
 NullDevice.close = lambda self: globals()[sys.argv[3]]()
 if sys.argv[2] != "close":
     atexit.register(pool.end)

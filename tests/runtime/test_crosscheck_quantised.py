@@ -20,10 +20,11 @@ from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.graph.writer import to_bytes
-from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.background import Pace
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.crosscheck import CrossCheck, RunningErrors
 from gpuedge.runtime.gates import Gates, Passed, Refused
+from gpuedge.runtime.placed import Compilation
 from gpuedge.runtime.request import Request
 
 Feeds = dict[str, Array]
@@ -181,7 +182,7 @@ def shifting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("shifting")
 def test_a_quantised_model_on_a_wrong_device_is_answered_by_the_cpu() -> None:
     graph, feeds = network(3)
-    compiled = compile_model(graph, Request("vulkan", Policy(crosscheck=1.0)), FlakyPool())
+    compiled = CompiledModel(graph, Request("vulkan", Policy(crosscheck=1.0)), FlakyPool())
     (name,) = graph.outputs
     np.testing.assert_array_equal(compiled.run(feeds)[name], answer(graph, feeds)[name])
     health = compiled.health()
@@ -193,14 +194,14 @@ def gated(graph: Graph, pool: FlakyPool) -> Passed | Refused:
     """Return what a device comes to on the way of `auto` to it."""
     request = Request("auto", Policy(crosscheck=1 / 256))
     model = BoundModel(lambda: graph)
-    return Gates(model, request, pool, "vulkan:0", None, 0, lambda _: None).passed(Pace())
+    return Gates(Compilation(model, request, pool), "vulkan:0", None, 0).passed(Pace())
 
 
 def test_a_right_device_passes_the_gates_of_auto() -> None:
     found = gated(network(3)[0], FlakyPool())
     assert isinstance(found, Passed)
-    assert found.side.check is not None and found.side.check.note == ""
-    found.side.close_all()
+    assert found.placed.check is not None and found.placed.check.note == ""
+    found.placed.close_all()
 
 
 @pytest.mark.usefixtures("shifting")
@@ -212,7 +213,7 @@ def test_the_gates_say_what_they_could_not_compare(caplog: pytest.LogCaptureFixt
         found = gated(graph, FlakyPool())
     assert isinstance(found, Passed)
     assert "not compared with the CPU: no error bound for RandomNormalLike" in caplog.text
-    found.side.close_all()
+    found.placed.close_all()
 
 
 @pytest.mark.usefixtures("shifting")
@@ -221,7 +222,7 @@ def test_the_gates_of_auto_refuse_it(caplog: pytest.LogCaptureFixture) -> None:
     pool = FlakyPool()
     assert isinstance(gated(graph, pool), Refused)
     assert "differ from the CPU's" in caplog.text
-    assert pool.device_health("vulkan:0").state == "demoted"
+    assert pool.device("vulkan:0").state.phase == "demoted"
 
 
 @pytest.mark.usefixtures("shifting")
@@ -229,7 +230,7 @@ def test_health_and_explain_say_what_is_not_compared() -> None:
     kind = TensorType("float32", (2, 3))
     nodes = (Node("RandomNormalLike", ("x",), ("y",)),)
     graph = Graph(nodes, ("x",), ("y",), {"x": kind, "y": kind})
-    compiled = compile_model(graph, Request("vulkan", Policy(crosscheck=1.0)), FlakyPool())
+    compiled = CompiledModel(graph, Request("vulkan", Policy(crosscheck=1.0)), FlakyPool())
     compiled.run({"x": np.ones((2, 3), np.float32)})
     health = compiled.health()
     assert (health.crosschecks, health.crosschecks_failed) == (1, 0)

@@ -9,7 +9,7 @@ from runtime_fakes import FakePool
 from gpuedge.core import debug
 from gpuedge.graph.build import single
 from gpuedge.graph.ir import TensorType
-from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request
 
 MARKS = ["Runs on vulkan:0", " us", "elementwise_map {", "kernel map elementwise"]
@@ -21,7 +21,7 @@ def test_each_level_adds_its_lines(
 ) -> None:
     monkeypatch.setenv("GPUEDGE_DEBUG", str(level))
     graph = single("Relu", {"x": TensorType("float32", (4,))}, {})
-    compile_model(graph, Request("vulkan"), FakePool()).run({"x": np.ones(4, np.float32)})
+    CompiledModel(graph, Request("vulkan"), FakePool()).run({"x": np.ones(4, np.float32)})
     said = capsys.readouterr().err
     assert [mark in said for mark in MARKS] == [i < level for i in range(4)]
     assert bool(said) == bool(level)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import tracemalloc
-from collections import OrderedDict
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,6 +20,7 @@ from gpuedge.ops import call as ops_call
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime import opening
 from gpuedge.runtime.devices import Pool
+from gpuedge.runtime.models import ModelCache
 
 X = np.array([-1, 2, -3], np.float32)
 
@@ -205,19 +205,18 @@ def test_device_that_did_not_open_does_not_count(
 
 
 def test_closing_forgets_what_was_compiled(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops_call, "_compiled", OrderedDict())  # other tests may have filled it
-    before = set(ops_call._compiled)
+    monkeypatch.setattr(ops_call, "models", ModelCache(8))  # other tests may have filled it
     other = gpuedge.open("vulkan")
     gpuedge.exp(X, device=other)
-    kept = set(ops_call._compiled) - before
+    kept = ops_call.models.items()
     for _ in range(3):
         with gpuedge.open("vulkan") as mine:
             gpuedge.relu(X, device=mine)
             gpuedge.relu(X[:2], device=mine)
-            assert len(set(ops_call._compiled) - before) == 3
-    assert set(ops_call._compiled) - before == kept and len(kept) == 1
+            assert len(ops_call.models.items()) == 3
+    assert ops_call.models.items() == kept and len(kept) == 1
     other.close()
-    assert set(ops_call._compiled) == before
+    assert ops_call.models.items() == []
 
 
 @pytest.mark.parametrize("op", ["relu", "transpose", "add"])

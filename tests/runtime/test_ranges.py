@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from planrun import TEXTURES, PlanExecutor, plan_device
 from runtime_fakes import FakePool
 
 import gpuedge
-from gpuedge.core.errors import ConfigError, InputError, NotFiniteError, ShapeError
+from gpuedge.core.errors import ConfigError, DriverError, InputError, NotFiniteError, ShapeError
 from gpuedge.decide import speeds
 from gpuedge.decide.policy import Policy
 from gpuedge.executors.base import Executor
@@ -22,7 +23,6 @@ from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.plan.storages import UNBOUNDED
-from gpuedge.runtime.auto import AutoModel, compile_model
 from gpuedge.runtime.background import Background
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.ranges import Ranges, measure, union
@@ -123,7 +123,7 @@ def test_what_the_cpu_cannot_measure_is_kept_exactly(caplog: pytest.LogCaptureFi
 
 
 def compiled_on(executor: PlanExecutor, policy: Policy = FIXED, **more: Any) -> CompiledModel:
-    return compile_model(gemm(), Request("plan", policy, executor=executor), FakePool(), **more)
+    return CompiledModel(gemm(), Request("plan", policy, executor=executor), FakePool(), **more)
 
 
 def test_first_inputs_calibrate_and_later_ones_may_widen() -> None:
@@ -162,6 +162,26 @@ def test_nothing_is_measured_where_nothing_needs_it(policy: Policy) -> None:
     assert executor.seen.storages == {"rgba8_float"}
 
 
+@pytest.mark.parametrize("fallback", ["cpu", "error"])
+def test_driver_that_refuses_wider_bounds_is_left_to_the_cpu_or_an_error(
+    monkeypatch: pytest.MonkeyPatch, fallback: str
+) -> None:
+    executor = PlanExecutor(TEXTURES)
+    request = Request("plan", FIXED, fallback, executor)
+    compiled = CompiledModel(gemm(), request, FakePool())
+    compiled.run(feed())
+    monkeypatch.setattr(executor, "compile", Mock(side_effect=DriverError("Refused.")))
+    wide = feed(4.0)
+    if fallback == "error":
+        for _ in range(2):  # nor does the CPU answer the next one
+            with pytest.raises(DriverError, match="Refused"):
+                compiled.run(wide)
+        return
+    wanted = CpuExecutor().compile(gemm()).run(wide)["y"]
+    np.testing.assert_array_equal(compiled.run(wide)["y"], wanted)
+    assert compiled.health().state == "demoted" and "Refused" in compiled.health().reason
+
+
 class PlanPool(FakePool):
     """A pool whose GPU is run by the interpreter."""
 
@@ -198,7 +218,7 @@ def auto(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlanPool:
 def taken(policy: Policy, pool: PlanPool) -> CompiledModel:
     """Return a model that the GPU of the pool answers by now."""
     background = Background(share=0.0)
-    compiled = AutoModel(gemm(), Request("auto", policy), pool, background=background)
+    compiled = CompiledModel(gemm(), Request("auto", policy), pool, background=background)
     for _ in range(200):
         compiled.run(feed())
         assert background.wait(30)

@@ -24,7 +24,6 @@ from gpuedge.core.errors import (
 from gpuedge.decide.policy import Policy
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, Node, TensorType
-from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import RetryLimits
 from gpuedge.runtime.request import Request
@@ -48,7 +47,7 @@ def result(compiled: CompiledModel) -> np.ndarray:
 
 def test_named_device_runs_everything_there() -> None:
     pool = FakePool()
-    compiled = compile_model(graph("Relu", "Exp"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Relu", "Exp"), Request("vulkan"), pool)
     assert [r.device for r in compiled.rows] == ["vulkan:0"]
     assert compiled.decision.device == "vulkan:0"
     result(compiled)
@@ -58,7 +57,7 @@ def test_named_device_runs_everything_there() -> None:
 def test_named_cpu_probes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = FakePool()
     monkeypatch.setattr(pool, "report", lambda: pytest.fail("probed"))
-    compiled = compile_model(graph("Relu"), Request("cpu"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("cpu"), pool)
     np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
     assert pool.devices == []
 
@@ -78,7 +77,7 @@ def test_failure_while_running_is_answered_by_the_cpu(
     method: str, error: GpuEdgeError, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = FakePool({method: error}, limits=RetryLimits(pauses_s=(60.0,)))
-    compiled = compile_model(graph("Relu"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("vulkan"), pool)
     with caplog.at_level(logging.WARNING, "gpuedge"):
         for _ in range(3):
             np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
@@ -99,7 +98,7 @@ def test_failure_while_running_is_answered_by_the_cpu(
 
 def test_failure_with_fallback_error_is_raised_and_nothing_else_happens() -> None:
     pool = FakePool({"submit": LOST})
-    compiled = compile_model(graph("Relu"), Request("vulkan", fallback="error"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("vulkan", fallback="error"), pool)
     with pytest.raises(DeviceLostError):
         result(compiled)
     assert compiled.decision.device == "vulkan:0"
@@ -108,7 +107,7 @@ def test_failure_with_fallback_error_is_raised_and_nothing_else_happens() -> Non
 def test_a_lost_device_that_was_named_is_opened_anew_by_the_next_call() -> None:
     pool = FakePool({"submit": [LOST]})
     request = Request("vulkan", Policy(crosscheck=0.0), "error")  # a null device computes nothing
-    compiled = compile_model(graph("Relu"), request, pool)
+    compiled = CompiledModel(graph("Relu"), request, pool)
     pool.fail = {}
     with pytest.raises(DeviceLostError):
         result(compiled)
@@ -121,7 +120,7 @@ def test_a_lost_device_that_was_named_is_opened_anew_by_the_next_call() -> None:
 @pytest.mark.parametrize("method", ["alloc", "build", "record"])
 def test_failure_while_compiling_falls_back(method: str) -> None:
     pool = FakePool({method: DriverError("The driver refused.")})
-    compiled = compile_model(graph("Relu"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("vulkan"), pool)
     np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert row.code == "compile-failed"
@@ -143,7 +142,7 @@ def test_failure_while_compiling_falls_back(method: str) -> None:
 )
 def test_failure_while_compiling_is_counted(error: GpuEdgeError, code: str, words: str) -> None:
     pool = FakePool({"build": error}, limits=RetryLimits(pauses_s=(60.0,)))
-    health = compile_model(graph("Relu"), Request("vulkan"), pool).health()
+    health = CompiledModel(graph("Relu"), Request("vulkan"), pool).health()
     assert (health.failed, [f.code for f in health.failures]) == (1, [code])
     assert words in health.reason
     assert (health.on_device, health.on_cpu, health.p50_s) == (0, 0, None)
@@ -161,20 +160,20 @@ def test_what_a_device_cannot_hold_is_no_failure_of_it(
     error: GpuEdgeError, code: str, words: str
 ) -> None:
     pool = FakePool({"build": error})
-    compiled = compile_model(graph("Relu"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("vulkan"), pool)
     np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
     health = compiled.health()
     assert (health.state, health.failed, health.failures) == ("cpu", 0, ())
     assert words in health.reason and "failed" not in health.reason
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert row.code == code and "failed" not in compiled.decision.reason
-    assert pool.device_health("vulkan:0").state == "ok"
+    assert pool.device("vulkan:0").state.is_ok
     pool.close()
 
 
 def test_failure_while_compiling_frees_what_was_made() -> None:
     pool = FakePool({"record": DriverError("The driver refused.")})
-    compile_model(graph("Relu"), Request("vulkan"), pool)
+    CompiledModel(graph("Relu"), Request("vulkan"), pool)
     calls = [c.method for c in pool.devices[0].calls]
     assert calls.count("alloc") == calls.count("free") > 0
     assert calls.count("build") == calls.count("release")
@@ -182,7 +181,7 @@ def test_failure_while_compiling_frees_what_was_made() -> None:
 
 def test_failure_of_a_later_kernel_releases_the_earlier_ones() -> None:
     pool = FakePool({"build": [None, DriverError("The driver refused.")]})
-    compiled = compile_model(graph("Softmax"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Softmax"), Request("vulkan"), pool)
     assert compiled.decision.device == "cpu"
     calls = [c.method for c in pool.devices[0].calls]
     assert (calls.count("build"), calls.count("release")) == (2, 1)
@@ -195,7 +194,7 @@ def test_refused_variant_is_planned_again_without_it() -> None:
     builder.output(builder.add("MatMul", [a, b]))
     first: list[Failure | None] = [DriverError("This kernel does not compile.")]
     pool = FakePool({"build": first})
-    compiled = compile_model(builder.build(), Request("vulkan"), pool)
+    compiled = CompiledModel(builder.build(), Request("vulkan"), pool)
     assert compiled.rows[0].kernel == "matmul_map"
     assert compiled.decision.device == "vulkan:0"
 
@@ -205,7 +204,7 @@ def test_operator_without_kernel_runs_on_the_cpu_with_a_reason(
 ) -> None:
     refuse_operators(monkeypatch, "ThresholdedRelu")
     pool = FakePool()
-    compiled = compile_model(graph("Relu", "ThresholdedRelu", "Exp"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Relu", "ThresholdedRelu", "Exp"), Request("vulkan"), pool)
     assert [r.device for r in compiled.rows] == ["vulkan:0", "cpu", "vulkan:0"]
     (why,) = compiled.refusals.values()
     assert "ThresholdedRelu" in why
@@ -216,7 +215,7 @@ def test_operator_without_kernel_with_fallback_error_is_refused(
 ) -> None:
     refuse_operators(monkeypatch, "ThresholdedRelu")
     with pytest.raises(UnsupportedOpError, match="ThresholdedRelu"):
-        compile_model(graph("ThresholdedRelu"), Request("vulkan", fallback="error"), FakePool())
+        CompiledModel(graph("ThresholdedRelu"), Request("vulkan", fallback="error"), FakePool())
 
 
 @pytest.mark.parametrize(
@@ -225,19 +224,19 @@ def test_operator_without_kernel_with_fallback_error_is_refused(
 )
 def test_named_device_that_does_not_work_is_an_error(device: str, words: str) -> None:
     with pytest.raises(NoUsableDeviceError) as caught:
-        compile_model(graph("Relu"), Request(device), FakePool())
+        CompiledModel(graph("Relu"), Request(device), FakePool())
     assert words in str(caught.value)
 
 
 def test_auto_without_usable_gpu_is_the_cpu() -> None:
-    compiled = compile_model(graph("Relu"), Request("auto"), FakePool(usable=False))
+    compiled = CompiledModel(graph("Relu"), Request("auto"), FakePool(usable=False))
     assert compiled.decision.device == "cpu"
     assert "wrong" in str(compiled.decision)
 
 
 def test_auto_leaves_software_rasterisers_aside_without_opening_them() -> None:
     pool = FakePool(is_software=True)
-    compiled = compile_model(graph("Relu"), Request("auto"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("auto"), pool)
     assert compiled.decision.device == "cpu" and pool.devices == []
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert row.code == "software"
@@ -245,8 +244,8 @@ def test_auto_leaves_software_rasterisers_aside_without_opening_them() -> None:
 
 def test_device_closed_by_another_session_is_opened_again() -> None:
     pool = FakePool()
-    first = compile_model(graph("Relu"), Request("vulkan"), pool)
-    second = compile_model(graph("Exp"), Request("vulkan"), pool)
+    first = CompiledModel(graph("Relu"), Request("vulkan"), pool)
+    second = CompiledModel(graph("Exp"), Request("vulkan"), pool)
     pool.drop(first.executor)
     result(second)
     assert len(pool.devices) == 2
@@ -257,7 +256,7 @@ def test_outputs_never_alias_inputs_or_constants() -> None:
     builder = GraphBuilder()
     x = builder.input("x", TensorType("float32", (2, 3)))
     builder.output(x)
-    compiled = compile_model(builder.build(), Request("cpu"), FakePool())
+    compiled = CompiledModel(builder.build(), Request("cpu"), FakePool())
     out = compiled.run({"x": X})["x"]
     assert not np.shares_memory(out, X)
     np.testing.assert_array_equal(out, X)
@@ -265,7 +264,7 @@ def test_outputs_never_alias_inputs_or_constants() -> None:
 
 def test_close_twice_and_after_the_device() -> None:
     pool = FakePool()
-    compiled = compile_model(graph("Relu"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("vulkan"), pool)
     pool.close()
     compiled.close()
     compiled.close()
@@ -286,7 +285,7 @@ def test_error_of_a_cpu_segment_is_not_blamed_on_the_gpu(monkeypatch: pytest.Mon
     whole = Graph(nodes, ("x", "i"), ("y",), types, {}, {"": 17})
     pool = FakePool()
     request = Request("vulkan", Policy(crosscheck=0.0))  # a null device computes nothing
-    compiled = compile_model(whole, request, pool)
+    compiled = CompiledModel(whole, request, pool)
     x = np.arange(4, dtype=np.float32)
     with pytest.raises(InputError, match=r"pick|out of"):
         compiled.run({"x": x, "i": np.array([0, 9])})

@@ -78,7 +78,7 @@ def test_device_comes_back(error: DeviceError, code: str) -> None:
         np.testing.assert_array_equal(result(compiled), wanted)
     pool.gate.set()
     until(lambda: len(pool.opened) == 2)
-    until(lambda: pool.device_health("vulkan:0").state == "ok")
+    until(lambda: pool.device("vulkan:0").state.is_ok)
     np.testing.assert_array_equal(result(compiled), wanted * TRACE)
     assert compiled.decision.device == compiled.executor.device == "vulkan:0"
     assert [r.device for r in compiled.rows] == ["vulkan:0"]
@@ -93,7 +93,7 @@ def test_device_that_is_back_before_the_request_ends_is_taken_back() -> None:
     serve = compiled.run_on_cpu
 
     def late(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        until(lambda: pool.device_health("vulkan:0").state == "ok")
+        until(lambda: pool.device("vulkan:0").state.is_ok)
         return serve(inputs)
 
     compiled.run_on_cpu = late  # type: ignore[method-assign]
@@ -137,7 +137,7 @@ def test_old_failures_count_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(2, 7):
         result(compiled)
         until(lambda n=n: len(pool.opened) == n)  # type: ignore[misc]
-        until(lambda: pool.device_health("vulkan:0").state == "ok")
+        until(lambda: pool.device("vulkan:0").state.is_ok)
         now[0] += 301
     assert compiled.health().failed == 5
 
@@ -152,7 +152,7 @@ def test_driver_that_fails_in_the_child_is_tried_again_and_then_left() -> None:
     pool.verdicts = ["it crashed"] * 5
     compiled = made(pool)
     result(compiled)
-    until(lambda: pool.device_health("vulkan:0").state == "demoted")
+    until(lambda: pool.device("vulkan:0").state.phase == "demoted")
     result(compiled)
     assert len(pool.verdicts) == 2 and len(pool.opened) == 1
     assert "it crashed" in compiled.health().reason
@@ -163,7 +163,7 @@ def test_device_that_does_not_open_anew_is_left() -> None:
     pool = FlakyPool([LOST], opening=[None, REFUSED, REFUSED, REFUSED])
     compiled = made(pool)
     result(compiled)
-    until(lambda: pool.device_health("vulkan:0").state == "demoted")
+    until(lambda: pool.device("vulkan:0").state.phase == "demoted")
     np.testing.assert_array_equal(result(compiled), cpu())
     assert "The driver refused" in str(compiled.decision)
 
@@ -176,11 +176,11 @@ def test_all_sessions_share_the_failure_and_the_way_back() -> None:
     np.testing.assert_array_equal(result(second), cpu("Tanh"))
     assert second.health().state == "recovering"
     pool.gate.set()
-    until(lambda: pool.device_health("vulkan:0").state == "ok")
+    until(lambda: pool.device("vulkan:0").state.is_ok)
     assert len(pool.opened) == 2
     np.testing.assert_array_equal(result(first), cpu() * TRACE)
     np.testing.assert_array_equal(result(second), cpu("Tanh") * TRACE)
-    assert len(pool.device_health("vulkan:0")._failures) == 1  # not one per session
+    assert len(pool.device("vulkan:0")._failures) == 1  # not one per session
 
 
 def test_new_session_of_a_device_that_recovers_begins_on_the_cpu() -> None:
@@ -190,7 +190,7 @@ def test_new_session_of_a_device_that_recovers_begins_on_the_cpu() -> None:
     late = made(pool, "Tanh")
     np.testing.assert_array_equal(result(late), cpu("Tanh"))
     pool.gate.set()
-    until(lambda: pool.device_health("vulkan:0").state == "ok")
+    until(lambda: pool.device("vulkan:0").state.is_ok)
     np.testing.assert_array_equal(result(late), cpu("Tanh") * TRACE)
 
 
@@ -241,7 +241,7 @@ def test_fallback_error_waits_for_the_device_after_ctrl_c_in_the_wait(
     with pytest.raises(DeviceLostError):
         result(compiled)
     with monkeypatch.context() as patch:
-        patch.setattr(compiled, "_open", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(pool.device("vulkan:0"), "wait", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             result(compiled)
     threading.Timer(0.2, pool.opened[0].closing.set).start()
@@ -277,7 +277,7 @@ def test_recovery_threads_end() -> None:
     before = set(threading.enumerate())
     pool = FlakyPool([LOST], [LOST])
     result(made(pool))
-    until(lambda: pool.device_health("vulkan:0").state == "ok")
+    until(lambda: pool.device("vulkan:0").state.is_ok)
     until(lambda: set(threading.enumerate()) <= before)
 
 
@@ -299,7 +299,7 @@ def test_device_closed_in_the_middle_of_a_request_loses_nothing() -> None:
     step = first.step
 
     def closed() -> None:
-        pool.device_health("vulkan:0").fail(Reason("device-lost"), first)
+        pool.device("vulkan:0").fail(Reason("device-lost"), first)
         step()
 
     first.step = closed  # type: ignore[method-assign]

@@ -101,7 +101,7 @@ def test_a_worker_that_fails_while_it_opens_leaves_the_session_to_the_cpu(how: s
     from flaky import DIED, PLAIN, FlakyPool, X, cpu, graph, result
 
     from gpuedge.core.errors import DeviceError, DeviceTimeoutError
-    from gpuedge.runtime.auto import compile_model
+    from gpuedge.runtime.compiled import CompiledModel
     from gpuedge.runtime.request import Request
 
     failure = DIED if how == "died" else DeviceTimeoutError("The worker did not answer: SIGSEGV.")
@@ -110,9 +110,9 @@ def test_a_worker_that_fails_while_it_opens_leaves_the_session_to_the_cpu(how: s
         request = Request("vulkan", PLAIN, fallback, isolation="process")
         if fallback == "error":
             with pytest.raises(DeviceError):
-                compile_model(graph("Exp"), request, pool)
+                CompiledModel(graph("Exp"), request, pool)
         else:
-            made = compile_model(graph("Exp"), request, pool)
+            made = CompiledModel(graph("Exp"), request, pool)
             np.testing.assert_array_equal(result(made, X), cpu())
             assert made.executor.device == "cpu"
             assert "SIGSEGV" in str(made.decision)
@@ -122,15 +122,15 @@ def test_every_operator_that_a_device_cannot_run_is_named() -> None:
     from flaky import PLAIN, FlakyPool, graph
 
     from gpuedge.core.errors import UnsupportedOpError
-    from gpuedge.runtime.auto import compile_model
+    from gpuedge.runtime.compiled import CompiledModel
     from gpuedge.runtime.request import Request
 
     pool = FlakyPool(refuses=["Abs", "Neg"])
     with pytest.raises(UnsupportedOpError) as caught:
-        compile_model(graph("Abs", "Exp", "Neg"), Request("vulkan", PLAIN, "error"), pool)
+        CompiledModel(graph("Abs", "Exp", "Neg"), Request("vulkan", PLAIN, "error"), pool)
     assert "Abs" in caught.value.what and "Neg" in caught.value.what
     assert "no kernel for Abs" in str(caught.value.known)
     with pytest.raises(UnsupportedOpError) as caught:
-        compile_model(graph(*["Abs"] * 50), Request("vulkan", PLAIN, "error"), pool)
+        CompiledModel(graph(*["Abs"] * 50), Request("vulkan", PLAIN, "error"), pool)
     assert "and 42 nodes more" in caught.value.what
     assert all(f"'Abs/{i}'" in str(caught.value) for i in range(50))

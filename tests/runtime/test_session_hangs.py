@@ -131,7 +131,7 @@ def test_closing_leaves_a_run_without_a_limit_that_hangs(
     gate.open.set()
     asked.join(10)
     assert len(answers) == 1  # it was asked before
-    assert not s._server._models  # and what it held is closed now
+    assert not s._server.models.items()  # and what it held is closed now
 
 
 def test_closing_leaves_a_queued_run_that_hangs_beyond_the_watchdog(
@@ -208,7 +208,7 @@ class Failed:
     closed = False
     def retire(self): self.closed = True
 
-POOL.device_health("vulkan:0").fail(Reason("device-lost"), Failed())
+POOL.device("vulkan:0").fail(Reason("device-lost"), Failed())
 pid, ends = Path({str(tmp_path / "pid")!r}), time.monotonic() + 60
 while not (pid.exists() and pid.read_text()) and time.monotonic() < ends:
     time.sleep(0.01)

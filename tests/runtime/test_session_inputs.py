@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from onnx import helper
 from onnx_models import model, value
+from session_fakes import Gate, running
 
 import gpuedge
 from gpuedge.core.errors import (
@@ -27,7 +28,6 @@ from gpuedge.core.errors import (
 from gpuedge.graph import sizes
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.runtime.inputs import check_inputs
-from gpuedge.runtime.serving import Job
 
 
 def session(dtype: str, shape: tuple[Any, ...] = ("N",)) -> gpuedge.Session:
@@ -232,8 +232,8 @@ def test_closing_inside_a_callback() -> None:
         done = threading.Event()
         outcome: list[object] = []
 
-        job = Job()
-        s._server._begin(job)  # nothing runs before the callback is there
+        gate = Gate()
+        before = running(s, gate, x)  # nothing else runs before the callback is there
         first, second = s.run_async({"x": x}), s.run_async({"x": x})
 
         def closing(
@@ -247,8 +247,9 @@ def test_closing_inside_a_callback() -> None:
             done.set()
 
         first.add_done_callback(closing)
-        s._server._end_of(job)
+        gate.open.set()
         assert done.wait(10)
+        before.join(10)
         assert outcome == [2.0]
         with pytest.raises(ClosedError):
             second.result(10)

@@ -27,7 +27,7 @@ from gpuedge.executors import gpu
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request
 from gpuedge.safety.watchdog import MOST_S, RUN_LIMIT_S, Watchdog, percentile
 
@@ -108,7 +108,7 @@ def test_watchdog_is_ten_times_the_99th_percentile_of_the_last_runs() -> None:
 
 def test_watchdog_of_the_policy_stays() -> None:
     pool = FakePool()
-    compiled = compile_model(
+    compiled = CompiledModel(
         graph(), Request("vulkan", Policy(crosscheck=0.0, watchdog_s=0.25)), pool
     )
     assert compiled.health().watchdog_s == 0.25
@@ -186,7 +186,7 @@ def test_models_are_predicted_for_their_device() -> None:
     for _ in range(32):
         x = big.add("MatMul", [x, x])
     big.output(x)
-    compiled = compile_model(big.build(), Request("vulkan", Policy(crosscheck=0.0)), pool)
+    compiled = CompiledModel(big.build(), Request("vulkan", Policy(crosscheck=0.0)), pool)
     (part,) = compiled.parts
     dog = part.executable.watchdog  # type: ignore[union-attr]
     assert dog.limit_s == 60.0 < dog.patience_s
@@ -205,29 +205,29 @@ def test_worker_that_computes_has_more_time_in_its_first_run() -> None:
 
 
 def test_what_waits_for_a_run_is_as_patient_as_its_watchdog() -> None:
-    compiled = compile_model(graph(), Request("vulkan", Policy(crosscheck=0.0)), FakePool())
+    compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), FakePool())
     watch = compiled.watch(0.5)
     assert (watch.limit_s, watch.most_s) == (60.5, 600.5)
-    executor = compiled.held
+    executor = compiled.executor
     assert isinstance(executor, GpuExecutor) and executor.driver_pid is None
     executor.at_work = Watchdog()
     executor.at_work.expect(lambda: 20.0)
     watch = compiled.watch(0.5)
     assert (watch.limit_s, watch.most_s) == (200.5, 2000.5)
     fixed = Request("vulkan", Policy(crosscheck=0.0, watchdog_s=3.0))
-    watch = compile_model(graph(), fixed, FakePool()).watch(0.5)
+    watch = CompiledModel(graph(), fixed, FakePool()).watch(0.5)
     assert (watch.limit_s, watch.most_s) == (3.5, None)
 
 
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_three_slow_requests_are_no_reason_to_leave_a_device(is_slow: bool) -> None:
     pool = FakePool({"wait": [LATE] if is_slow else LATE})  # its work ends later, or never
-    compiled = compile_model(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
+    compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
     for failed in range(1, 6 if is_slow else 4):
         compiled.run(X)
         assert compiled.health().failed == failed
-        until(lambda: pool.device_health("vulkan:0").state != "recovering")
-    assert pool.device_health("vulkan:0").state == ("ok" if is_slow else "demoted")
+        until(lambda: not pool.device("vulkan:0").state.is_recovering)
+    assert pool.device("vulkan:0").state.phase == ("ok" if is_slow else "demoted")
     assert sum(one.is_closed for one in pool.devices) == (4 if is_slow else 0)
 
 
@@ -340,15 +340,15 @@ from test_watching import X, graph
 from gpuedge.core.errors import DeviceLostError
 from gpuedge.decide.policy import Policy
 from gpuedge.runtime import devices
-from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.devices import RetryLimits
-devices.EXIT_S = 0.2
+devices.DEVICE_END_S = 0.2
 lost = DeviceLostError("Lost.")
 pool = FakePool({{"submit": [lost]}}, limits=RetryLimits(pauses_s=({pause},)))
 import atexit
 atexit.register(pool.end)
-compiled = compile_model(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
+compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
 {then}
 print("end", flush=True)
 """
@@ -385,5 +385,5 @@ def test_policy_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NullDevice, "limit_idle", lambda self, s: told.append(s), raising=False)
     for watchdog_s, isolation in ((3.5, "process"), (None, "process"), (4.5, "inline")):
         policy = Policy(crosscheck=0.0, watchdog_s=watchdog_s)
-        compile_model(graph(), Request("vulkan", policy, isolation=isolation), FakePool())
+        CompiledModel(graph(), Request("vulkan", policy, isolation=isolation), FakePool())
     assert told == [3.5, None]

@@ -18,7 +18,6 @@ from gpuedge.backends.base import Usage
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import DeviceError, DeviceLostError, NoUsableDeviceError
 from gpuedge.probing.report import ProbeReport, ProbeRow
-from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import Pool
 from gpuedge.runtime.opening import open_row
@@ -74,7 +73,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def made(pool: Pool, device: str = "null:0") -> CompiledModel:
-    return compile_model(graph("Exp"), Request(device, PLAIN, isolation="process"), pool)
+    return CompiledModel(graph("Exp"), Request(device, PLAIN, isolation="process"), pool)
 
 
 def key() -> str:
@@ -96,7 +95,7 @@ def crash_of_another(monkeypatch: pytest.MonkeyPatch, name: str = "another") -> 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV"])
 def test_end_of_an_idle_host_is_no_crash(pool: NullPool, name: str) -> None:
     compiled = made(pool)
-    health = pool.device_health("null:0", "process")
+    health = pool.device("null:0", "process")
     for count in (1, 2):
         compiled.run({"x": X})
         pid = pool.pid
@@ -105,7 +104,7 @@ def test_end_of_an_idle_host_is_no_crash(pool: NullPool, name: str) -> None:
         compiled.run({"x": X})
         assert compiled.health().failed == count
         assert name in compiled.health().failures[-1].detail
-        until(lambda: health.state == "ok")
+        until(lambda: health.state.is_ok)
     assert steps() == []
 
 
@@ -178,12 +177,12 @@ def test_process_whose_host_dies_three_times_is_one_bad_start(
 ) -> None:
     workers("submit=signal:SIGSEGV")
     compiled = made(pool)
-    health = pool.device_health("null:0", "process")
+    health = pool.device("null:0", "process")
     for _ in range(3):
-        until(lambda: health.state == "ok")
+        until(lambda: health.state.is_ok)
         compiled.run({"x": X})
     assert compiled.health().failed == 3
-    assert health.reason is not None and health.reason.code == "failed-often"
+    assert health.state.reason is not None and health.state.reason.code == "failed-often"
     assert steps() == ["first"]
     assert Blocklist(paths.cache_folder()).block(key()) is None
 
@@ -195,10 +194,10 @@ def test_second_bad_start_ends_recovery_and_keeps_later_sessions_away(
     workers("submit=signal:SIGSEGV")
     compiled = made(pool)
     compiled.run({"x": X})
-    health = pool.device_health("null:0", "process")
-    until(lambda: health.state == "demoted")
-    assert health.reason is not None and health.reason.code == "crash-blocklist"
-    assert "SIGSEGV" in health.reason.sentence and "tried again after" in health.reason.sentence
+    health = pool.device("null:0", "process")
+    until(lambda: health.state.phase == "demoted")
+    assert health.state.reason is not None and health.state.reason.code == "crash-blocklist"
+    assert "SIGSEGV" in health.state.sentence and "tried again after" in health.state.sentence
     assert pool.tried == 0, "not even its driver"
     compiled.run({"x": X})
     assert compiled.health().state == "demoted"

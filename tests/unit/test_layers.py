@@ -26,6 +26,7 @@ LEVELS = {
     "opset": 5,
     "graph": 6,
     "plan": 7,
+    "oracle": 7,
     "executors": 8,
     "isolation": 9,
     "probing": 10,

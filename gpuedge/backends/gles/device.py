@@ -23,13 +23,13 @@ def open_device(info: DeviceInfo, context: Any = None) -> OpenDevice:
         opened = moderngl_context.open_beside(info, context)
     try:
         with opened.context:
-            made = _assembled(info, opened)
+            device = _assembled(info, opened)
     except BaseException:
         opened.context.close()
         raise
     if context is not None:
-        made.sharing = moderngl_context.Sharing(made, opened.gl, context)
-    return made
+        device.sharing = moderngl_context.Sharing(device, opened.gl, context)
+    return device
 
 
 def _assembled(info: DeviceInfo, opened: physical.Opened) -> OpenDevice:

@@ -154,10 +154,10 @@ def has_exact_powers(gl: Gl, formats: Mapping[str, Format]) -> bool:
     if (form := formats.get(BYTES)) is None:
         return False
     corners = prepare_drawing(gl)
-    made: list[tuple[str, int]] = []
+    objects: list[tuple[str, int]] = []
     try:
-        made.append(("Textures", make_texture(gl, form, _EXPONENTS, 1)))
-        made.append(("Framebuffers", make_framebuffer(gl, made[0][1])))
+        objects.append(("Textures", make_texture(gl, form, _EXPONENTS, 1)))
+        objects.append(("Framebuffers", make_framebuffer(gl, objects[0][1])))
         return bool((_drawn(gl, link(gl, "gles20", _POWERS), form, _EXPONENTS) == 255).all())
     except DeviceLostError:
         raise
@@ -165,8 +165,8 @@ def has_exact_powers(gl: Gl, formats: Mapping[str, Format]) -> bool:
         return False
     finally:
         gl.BindFramebuffer(c.FRAMEBUFFER, 0)
-        for kind, one in reversed([("Buffers", corners), *made]):
-            gl.delete(kind, one)
+        for kind, number in reversed([("Buffers", corners), *objects]):
+            gl.delete(kind, number)
         gl.error()
 
 
@@ -190,21 +190,21 @@ def probe(gl: Gl, level: str, layers: int) -> tuple[dict[str, Format], dict[str,
     ways, why the last does not. Raises DeviceLostError.
     """
     corners = prepare_drawing(gl)
-    found: dict[str, Format] = {}
+    formats: dict[str, Format] = {}
     failures: dict[str, DeviceError] = {}
     try:
         for name, tries in TRIES[level].items():
             for form in tries:
                 why = _fault(gl, level, name, form, layers)
                 if why is None:
-                    found[name] = form
+                    formats[name] = form
                     break
                 failures[name] = why
         log.debug("formats that do not work: %s", described(failures) or "none")
     finally:
         gl.UseProgram(0)
         gl.delete("Buffers", corners)
-    return found, failures
+    return formats, failures
 
 
 def described(failures: dict[str, DeviceError]) -> str:
@@ -214,8 +214,8 @@ def described(failures: dict[str, DeviceError]) -> str:
 
 def _values(name: str, layers: int) -> npt.NDArray[Any]:
     """Return what is written to all layers: in each of them the values begin elsewhere."""
-    one = VALUES[name].reshape(-1, 4)
-    rolled = [np.roll(one, layer, axis=0) for layer in range(layers)]
+    values = VALUES[name].reshape(-1, 4)
+    rolled = [np.roll(values, layer, axis=0) for layer in range(layers)]
     return np.ascontiguousarray(np.stack(rolled, axis=1)).reshape(-1)
 
 
@@ -223,14 +223,14 @@ def _fault(gl: Gl, level: str, name: str, form: Format, layers: int) -> DeviceEr
     """Return why a format cannot be used, None if it can. Raises DeviceLostError."""
     values = _values(name, layers)
     width = VALUES[name].size // 4
-    made: list[tuple[str, int]] = []
+    objects: list[tuple[str, int]] = []
     gl.error()
     try:
         for _ in range(2):
-            made.append(("Textures", make_texture(gl, form, width, 1, layers)))
-        source, target = made[0][1], made[1][1]
+            objects.append(("Textures", make_texture(gl, form, width, 1, layers)))
+        source, target = objects[0][1], objects[1][1]
         upload(gl, source, form, (0, 0, width, 1), values, layers)
-        made.append(("Framebuffers", make_framebuffer(gl, target, layers)))
+        objects.append(("Framebuffers", make_framebuffer(gl, target, layers)))
         got = _copied(gl, level, (name, form, layers), source)
         is_same = np.array_equal(got, values)
         return None if is_same else DriverError("Texels do not come back unchanged.")
@@ -240,8 +240,8 @@ def _fault(gl: Gl, level: str, name: str, form: Format, layers: int) -> DeviceEr
         return error
     finally:
         gl.BindFramebuffer(c.FRAMEBUFFER, 0)
-        for kind, one in reversed(made):
-            gl.delete(kind, one)
+        for kind, number in reversed(objects):
+            gl.delete(kind, number)
         gl.error()
 
 

@@ -39,12 +39,12 @@ def link(gl: Gl, level: str, text: str) -> int:
     if level in VERTEX:
         stages = [(c.VERTEX_SHADER, VERTEX[level]), (c.FRAGMENT_SHADER, text)]
     program: int = gl.CreateProgram()
-    made: list[int] = []
+    shaders: list[int] = []
     try:
         for kind, source in stages:
-            made.append(gl.CreateShader(kind))
-            _compile(gl, made[-1], source)
-            gl.AttachShader(program, made[-1])
+            shaders.append(gl.CreateShader(kind))
+            _compile(gl, shaders[-1], source)
+            gl.AttachShader(program, shaders[-1])
         gl.BindAttribLocation(program, 0, b"position")
         gl.LinkProgram(program)
         if not _status(gl.GetProgramiv, program, c.LINK_STATUS):
@@ -54,7 +54,7 @@ def link(gl: Gl, level: str, text: str) -> int:
         gl.DeleteProgram(program)
         raise
     finally:
-        for shader in made:
+        for shader in shaders:
             gl.DeleteShader(shader)
     return program
 

@@ -109,7 +109,7 @@ def _launch(
 def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch], recording: GlesRecording) -> None:
     """Record compute kernels on storage buffers, some of which they read as texel buffers."""
     state, barriers = _State(), c.SHADER_STORAGE_BARRIER
-    if any(cast(GlesProgram, one.program).units for one in dispatches):
+    if any(cast(GlesProgram, each.program).units for each in dispatches):
         # at each barrier: a later dispatch that depends on none before it may fetch, too
         barriers |= c.TEXTURE_FETCH_BARRIER
     for dispatch in dispatches:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from gpuedge.backends.base import Binding, Dispatch
-from gpuedge.backends.common import COPY_TIMEOUT_S
 from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.program import VulkanProgram, descriptor_type
 from gpuedge.backends.vulkan.queue import Queue
+from gpuedge.core.times import COPY_TIMEOUT_S
 
 _WORK = c.STAGE_COMPUTE | c.STAGE_TRANSFER
 _WRITES = c.ACCESS_SHADER_WRITE | c.ACCESS_TRANSFER_WRITE

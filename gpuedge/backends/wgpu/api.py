@@ -68,32 +68,32 @@ class Api:
 
         Bytes become string views; pointers to structures are copied where the field is no pointer.
         """
-        made = self.ffi.new(self.types[name])
+        struct = self.ffi.new(self.types[name])
         kept: list[Any] = []
         for key, value in fields.items():
             if isinstance(value, bytes):
                 chars = self.ffi.from_buffer(value)
-                view = getattr(made, key)
+                view = getattr(struct, key)
                 view.data, view.length = chars, len(value)
                 kept.append(chars)
                 continue
-            inner = isinstance(value, self.ffi.CData) and self._is_struct(made, key)
-            setattr(made, key, value[0] if inner else value)
+            inner = isinstance(value, self.ffi.CData) and self._is_struct(struct, key)
+            setattr(struct, key, value[0] if inner else value)
             kept.append(value)
-        self._alive[made] = kept
-        return made
+        self._alive[struct] = kept
+        return struct
 
-    def _is_struct(self, made: Any, key: str) -> bool:
-        field = dict(self.ffi.typeof(made).item.fields)[key]
+    def _is_struct(self, struct: Any, key: str) -> bool:
+        field = dict(self.ffi.typeof(struct).item.fields)[key]
         return bool(field.type.kind == "struct")
 
     def array(self, name: str, items: list[Any]) -> Any:
         """Return a C array of the structures that `items` point to; what they need is kept."""
-        made = self.empty(name, len(items))
+        items_ = self.empty(name, len(items))
         for i, item in enumerate(items):
-            made[i] = item[0]
-        self._alive[made] = list(items)
-        return made
+            items_[i] = item[0]
+        self._alive[items_] = list(items)
+        return items_
 
     def empty(self, name: str, count: int) -> Any:
         """Return a C array of `count` zeros (at least one) of a type."""

@@ -28,17 +28,17 @@ def candidates(
 ) -> list[Candidate]:
     """List the candidates of a backend: ``wgpu`` has all, ``metal`` and ``dx12`` only theirs."""
     native = "\0".join(map(_facts, native_files()))
-    found = []
+    listed = []
     if backend in ("wgpu", METAL) and platform == "darwin":
-        found.append(Candidate(backend, METAL, _hash(native), {}))
+        listed.append(Candidate(backend, METAL, _hash(native), {}))
     if backend in ("wgpu", DX12) and platform == "win32":
-        found.append(Candidate(backend, DX12, _hash(native), {}))
+        listed.append(Candidate(backend, DX12, _hash(native), {}))
     if backend == "wgpu" and platform != "darwin":
-        for one in manifests.candidates(environ, backend, platform):
-            print_ = _hash(native, one.fingerprint)
-            found.append(Candidate("wgpu", one.key, print_, one.env))
-        found.append(Candidate("wgpu", GL, _hash(native, *_egl_facts(environ)), {}))
-    return found
+        for known in manifests.candidates(environ, backend, platform):
+            print_ = _hash(native, known.fingerprint)
+            listed.append(Candidate("wgpu", known.key, print_, known.env))
+        listed.append(Candidate("wgpu", GL, _hash(native, *_egl_facts(environ)), {}))
+    return listed
 
 
 def api_of(candidate: Candidate) -> str:
@@ -65,8 +65,10 @@ def native_files() -> list[str]:
             names = sorted(os.listdir(place))  # noqa: PTH208
         except (OSError, ValueError):
             continue
-        found = [n for n in names if "wgpu_native" in n and n.endswith((".so", ".dll", ".dylib"))]
-        return [os.path.join(place, n) for n in found]  # noqa: PTH118
+        libraries = [
+            n for n in names if "wgpu_native" in n and n.endswith((".so", ".dll", ".dylib"))
+        ]
+        return [os.path.join(place, n) for n in libraries]  # noqa: PTH118
     return []
 
 

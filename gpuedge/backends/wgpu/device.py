@@ -17,6 +17,7 @@ from gpuedge.backends.wgpu.queue import Queue
 from gpuedge.backends.wgpu.record import Recorder
 from gpuedge.core.errors import BackendUnavailableError, DriverError
 from gpuedge.core.kernel import KernelBlob, TensorArg
+from gpuedge.core.times import COPY_TIMEOUT_S
 
 _SIZE: Final = KernelBlob(
     name="subgroup size", dialect="wgsl", entry="main", specs=(), push=(), push_bytes=0, digest="",
@@ -117,10 +118,10 @@ def _lanes(queue: Queue, memory: Memory, programs: Programs, recorder: Recorder)
     buffer = memory.alloc(4, Usage.OUTPUT)
     work = Dispatch(program, (Binding(buffer, 0, 4),), b"", (1, 1, 1))
     recording = recorder.record([work], [], [buffer])
-    queue.wait(recorder.submit(recording), common.COPY_TIMEOUT_S)
-    found = bytearray(4)
-    memory.read(buffer, memoryview(found), 0)
+    queue.wait(recorder.submit(recording), COPY_TIMEOUT_S)
+    answer = bytearray(4)
+    memory.read(buffer, memoryview(answer), 0)
     recorder.release(recording)
     programs.release(program)
     memory.free(buffer)
-    return int.from_bytes(found, sys.byteorder)
+    return int.from_bytes(answer, sys.byteorder)

@@ -14,6 +14,7 @@ from gpuedge.backends.base import FLOAT32, Storage, Usage
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
 from gpuedge.core.storage import IMAGE_KINDS, TEXTURE_ROW
+from gpuedge.core.times import COPY_TIMEOUT_S
 
 STAGED_INPUT = 1 << 18
 """Inputs of this size and more are staged here; smaller ones go through the queue."""
@@ -138,7 +139,7 @@ class TextureCopy:
     def copies(self, buffer: WgpuBuffer, offset: int, nbytes: int) -> list[tuple[Any, Any, Any]]:
         """Return the arguments of the commands that fill it: whole rows, then what is left."""
         rows, rest = divmod(nbytes // self._unit, TEXTURE_ROW)
-        made, make = [], self._api.make
+        copies, make = [], self._api.make
         for top, width, height in ((0, TEXTURE_ROW, rows), (rows, rest, 1)):
             if not width or not height:
                 continue
@@ -149,8 +150,8 @@ class TextureCopy:
             target = make("WGPUTexelCopyTextureInfo", texture=self.handle)
             target.origin.y = top
             size = make("WGPUExtent3D", width=width, height=height, depthOrArrayLayers=1)
-            made.append((source, target, size))
-        return made
+            copies.append((source, target, size))
+        return copies
 
     def close(self) -> None:
         """Free the memory."""
@@ -254,7 +255,7 @@ class Memory:
         lib.wgpuCommandEncoderCopyBufferToBuffer(
             encoder, source, offset, target.handle, 0, target.nbytes
         )
-        queue.wait(queue.submit(encoder, (target,)), common.COPY_TIMEOUT_S)
+        queue.wait(queue.submit(encoder, (target,)), COPY_TIMEOUT_S)
         if target.address is None:
             queue.check("wgpuBufferMapAsync")
             raise c.error_for(0, "the buffer was not mapped", "wgpuBufferMapAsync", queue.name)

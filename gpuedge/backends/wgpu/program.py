@@ -81,10 +81,10 @@ class Programs:
         table = api.array("WGPUBindGroupLayoutEntry", entries)
         about = api.make("WGPUBindGroupLayoutDescriptor", entryCount=len(entries), entries=table)
         group = queue.create("BindGroupLayout", about)
-        one = api.empty("WGPUBindGroupLayout", 1)
-        one[0] = group
+        groups = api.empty("WGPUBindGroupLayout", 1)
+        groups[0] = group
         about = api.make(
-            "WGPUPipelineLayoutDescriptor", bindGroupLayoutCount=1, bindGroupLayouts=one
+            "WGPUPipelineLayoutDescriptor", bindGroupLayoutCount=1, bindGroupLayouts=groups
         )
         return Layout(group, queue.create("PipelineLayout", about), push_bytes)
 
@@ -116,9 +116,9 @@ class Programs:
         source = api.make("WGPUShaderSourceWGSL", code=blob.code)
         source.chain.sType = getattr(lib, c.SOURCE_WGSL)
         about = api.make("WGPUShaderModuleDescriptor", nextInChain=api.chain(source))
-        made = lib.wgpuDeviceCreateShaderModuleTrusted(queue.device, about, c.CHECK_BOUNDS)
+        module = lib.wgpuDeviceCreateShaderModuleTrusted(queue.device, about, c.CHECK_BOUNDS)
         del source
-        return queue.checked(made, "ShaderModule", "wgpuDeviceCreateShaderModule")
+        return queue.checked(module, "ShaderModule", "wgpuDeviceCreateShaderModule")
 
     def release(self, program: WgpuProgram) -> None:
         """Drop a program's pipeline."""

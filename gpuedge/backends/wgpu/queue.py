@@ -100,15 +100,15 @@ class Queue:
         call = f"wgpuDeviceCreate{kind}"
         return self.checked(getattr(self.api.lib, call)(self.device, about), kind, call)
 
-    def checked(self, made: Any, kind: str, call: str) -> Any:
+    def checked(self, handle: Any, kind: str, call: str) -> Any:
         """Return what a call made, or release it and raise what the call reported."""
         try:
             self.check(call)
         except BaseException:
-            if made != self.api.ffi.NULL:
-                self.release(kind, made)
+            if handle != self.api.ffi.NULL:
+                self.release(kind, handle)
             raise
-        return made
+        return handle
 
     def release(self, kind: str, handle: Any) -> None:
         """Give back what `create` returned."""

@@ -60,29 +60,31 @@ class Recorder:
         """Prepare dispatches; `outputs` are read back after them."""
         read = [b for b in dict.fromkeys(outputs) if b.usage is Usage.OUTPUT]
         bound = dict.fromkeys(cast(WgpuBuffer, b.buffer) for d in dispatches for b in d.bindings)
-        made = WgpuRecording(
+        recording = WgpuRecording(
             inputs=[b for b in dict.fromkeys(inputs) if b.usage is Usage.INPUT and b.staging],
             outputs=read,
             changed=[b for b in bound if b.usage is Usage.OUTPUT and b not in read],
             stagings=tuple(b.staging for b in read),
         )
         try:
-            places = self._write_uniforms(made, dispatches)
-            self._make_textures(made, dispatches)
+            places = self._write_uniforms(recording, dispatches)
+            self._make_textures(recording, dispatches)
             current: dict[_Place, int] = {}
             for dispatch, place in zip(dispatches, places, strict=True):
-                copies = _copies(made, dispatch, current)
-                if copies or not made.passes:
-                    made.passes.append((copies, []))
+                copies = _copies(recording, dispatch, current)
+                if copies or not recording.passes:
+                    recording.passes.append((copies, []))
                 program = cast(WgpuProgram, dispatch.program)
-                group = self._group(made, dispatch, program, place)
-                made.passes[-1][1].append((program.pipeline, group, *dispatch.groups))
+                group = self._group(recording, dispatch, program, place)
+                recording.passes[-1][1].append((program.pipeline, group, *dispatch.groups))
         except BaseException:
-            self.release(made)
+            self.release(recording)
             raise
-        return made
+        return recording
 
-    def _write_uniforms(self, made: WgpuRecording, dispatches: Sequence[Dispatch]) -> list[int]:
+    def _write_uniforms(
+        self, recording: WgpuRecording, dispatches: Sequence[Dispatch]
+    ) -> list[int]:
         """Put the block of every dispatch into one buffer, and return where each begins."""
         places, data = [], bytearray()
         for dispatch in dispatches:
@@ -91,28 +93,28 @@ class Recorder:
             data += dispatch.push.ljust(-(-block // self._align) * self._align, b"\0")
         if not data:
             return places
-        made.uniforms = create(self._queue, len(data), c.UNIFORM | c.COPY_DST)
+        recording.uniforms = create(self._queue, len(data), c.UNIFORM | c.COPY_DST)
         source, queue = self._api.ffi.from_buffer(data), self._queue
-        self._api.lib.wgpuQueueWriteBuffer(queue.handle, made.uniforms, 0, source, len(data))
+        self._api.lib.wgpuQueueWriteBuffer(queue.handle, recording.uniforms, 0, source, len(data))
         queue.check("wgpuQueueWriteBuffer")
         return places
 
-    def _make_textures(self, made: WgpuRecording, dispatches: Sequence[Dispatch]) -> None:
+    def _make_textures(self, recording: WgpuRecording, dispatches: Sequence[Dispatch]) -> None:
         """Make one texture for each place that is read so, as large as most is read of it."""
         sizes: dict[_Place, int] = {}
-        for place, nbytes in (read for one in dispatches for read in _texture_reads(one)):
+        for place, nbytes in (read for each in dispatches for read in _texture_reads(each)):
             sizes[place] = max(sizes.get(place, 0), nbytes)
         for place, nbytes in sizes.items():
-            made.textures[place] = TextureCopy(self._queue, place[2], nbytes)
+            recording.textures[place] = TextureCopy(self._queue, place[2], nbytes)
 
     def _group(
-        self, made: WgpuRecording, dispatch: Dispatch, program: WgpuProgram, place: int
+        self, recording: WgpuRecording, dispatch: Dispatch, program: WgpuProgram, place: int
     ) -> Any:
         api, entries = self._api, []
         for arg, binding in zip(program.blob.tensors, dispatch.bindings, strict=True):
             entry = api.make("WGPUBindGroupEntry", binding=arg.binding)
             buffer = cast(WgpuBuffer, binding.buffer)
-            texture = made.textures.get((buffer, binding.offset, arg.storage))
+            texture = recording.textures.get((buffer, binding.offset, arg.storage))
             if texture is not None:
                 entry.textureView = texture.view
             else:
@@ -124,7 +126,7 @@ class Recorder:
                 api.make(
                     "WGPUBindGroupEntry",
                     binding=len(entries),
-                    buffer=made.uniforms,
+                    buffer=recording.uniforms,
                     offset=place,
                     size=program.layout.push_bytes,
                 )
@@ -211,20 +213,22 @@ def _texture_reads(dispatch: Dispatch) -> Iterator[tuple[_Place, int]]:
             yield (buffer, binding.offset, arg.storage), binding.nbytes
 
 
-def _copies(made: WgpuRecording, dispatch: Dispatch, current: dict[_Place, int]) -> list[_Copy]:
+def _copies(
+    recording: WgpuRecording, dispatch: Dispatch, current: dict[_Place, int]
+) -> list[_Copy]:
     """Return the copies that a dispatch needs before it; those of constants go to `made.once`.
 
     `current` is how many bytes of each texture are as in its buffer, and is brought up to date.
     """
-    found: list[_Copy] = []
+    current_copies: list[_Copy] = []
     for place, nbytes in _texture_reads(dispatch):
         if current.get(place, 0) < nbytes:
             buffer, offset, _ = place
-            copies = made.textures[place].copies(buffer, offset, nbytes)
-            (made.once if buffer.usage is Usage.CONSTANT else found).extend(copies)
+            copies = recording.textures[place].copies(buffer, offset, nbytes)
+            (recording.once if buffer.usage is Usage.CONSTANT else current_copies).extend(copies)
             current[place] = nbytes
     bound = zip(dispatch.program.blob.tensors, dispatch.bindings, strict=True)
     written = {binding.buffer for arg, binding in bound if arg.access == "write"}
     for place in [place for place in current if place[0] in written]:
         del current[place]
-    return found
+    return current_copies

@@ -47,9 +47,9 @@ def unpack(data: bytes, into: Path) -> None:
 def _files(data: bytes) -> dict[str, bytes]:
     if len(data) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-    found = document(Path(NAME), data)
-    files = found.get("files")
-    if found.get("schema") != SCHEMA or set(found) != {"schema", "files"}:
+    body = document(Path(NAME), data)
+    files = body.get("files")
+    if body.get("schema") != SCHEMA or set(body) != {"schema", "files"}:
         raise ValueError(f"it must have files and the schema {SCHEMA!r}, and nothing else")
     if not isinstance(files, dict) or not all(isinstance(text, str) for text in files.values()):
         raise ValueError("its files must be texts by name")

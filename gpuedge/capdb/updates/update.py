@@ -296,14 +296,14 @@ def _install(data: bytes, offer: Offer) -> None:
 def _unpacked(data: bytes, offer: Offer, folder: Path) -> Version:
     try:
         bundle.unpack(data, folder)
-        made = check_folder(folder)
+        database = check_folder(folder)
         check_schemas(folder)
     except ValueError as error:
         raise RefusedError("bad-database", str(error)) from None
     except GpuEdgeError as error:
         why = (error.known or error.what).replace(f"{folder}{os.sep}", "")
         raise RefusedError("bad-database", why) from None
-    number, signed = made.version, offer.db_version
+    number, signed = database.version, offer.db_version
     if number != signed:
         raise RefusedError("bad-database", f"it is version {number}, signed as {signed}")
-    return Version(f"{number}-{made.digest[:12]}", number, made.digest, offer.bundle)
+    return Version(f"{number}-{database.digest[:12]}", number, database.digest, offer.bundle)

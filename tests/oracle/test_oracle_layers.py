@@ -1,0 +1,181 @@
+"""The oracle's own layers: by hand, by loops over Python numbers, and by ONNX's reference."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuedge.core.errors import UnsupportedOpError
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.ir import Array, Node, TensorType
+from gpuedge.graph.reference import run_node
+from gpuedge.opset.bounds import Num, U
+from gpuedge.oracle import layers
+from gpuedge.oracle.nodes import INTEGERS, MEANINGS, compute, evaluate
+
+RNG = np.random.default_rng(1)
+
+
+def loops(x: Array, w: Array, pad: int, stride: int, dilation: int, group: int) -> Array:
+    """Return a convolution in Python, one product at a time."""
+    x, w = x.astype(np.float64), w.astype(np.float64)
+    n, c, height, width = x.shape
+    m, per, kh, kw = w.shape
+    oh = (height + 2 * pad - dilation * (kh - 1) - 1) // stride + 1
+    ow = (width + 2 * pad - dilation * (kw - 1) - 1) // stride + 1
+    y = np.zeros((n, m, oh, ow))
+    for b, f, i, j in itertools.product(range(n), range(m), range(oh), range(ow)):
+        for q, u, v in itertools.product(range(per), range(kh), range(kw)):
+            row, column = i * stride + u * dilation - pad, j * stride + v * dilation - pad
+            if 0 <= row < height and 0 <= column < width:
+                y[b, f, i, j] += x[b, f // (m // group) * per + q, row, column] * w[f, q, u, v]
+    assert c == per * group
+    return y
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "pad", "stride", "dilation", "group"),
+    [
+        ((1, 3, 7, 5), (4, 3, 3, 3), 1, 1, 1, 1),
+        ((2, 4, 6, 9), (6, 2, 3, 2), 0, 2, 1, 2),
+        ((1, 5, 8, 8), (5, 1, 3, 3), 2, 1, 2, 5),
+        ((2, 3, 4, 5), (4, 3, 1, 2), 4, 1, 1, 1),
+        ((1, 2, 1, 1), (3, 2, 1, 1), 0, 1, 1, 1),
+    ],
+)
+def test_convolution_equals_loops(
+    x: tuple[int, ...], w: tuple[int, ...], pad: int, stride: int, dilation: int, group: int
+) -> None:
+    image, filters = (RNG.integers(-9, 9, shape) for shape in (x, w))
+    how = {"pads": [pad] * 4, "stride": [stride] * 2, "dilation": [dilation] * 2}
+    exact = layers.convolve(image, filters, groups=group, **how)
+    np.testing.assert_array_equal(exact, loops(image, filters, pad, stride, dilation, group))
+
+
+def test_layers_by_hand() -> None:
+    x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+    w = np.float32([[[[1, 0], [0, -1]]]])
+    np.testing.assert_array_equal(layers.conv2d(x, w).v, np.full((1, 1, 2, 2), -4.0))
+    y = layers.conv_transpose2d(x[:, :, :2, :2], w, stride=(2, 2)).v
+    np.testing.assert_array_equal(
+        y[0, 0], [[0, 0, 1, 0], [0, 0, 0, -1], [3, 0, 4, 0], [0, -3, 0, -4]]
+    )
+    top, _ = layers.pool("max", x, (2, 2), (2, 2), pads=(1, 1, 0, 0))
+    np.testing.assert_array_equal(top[0, 0], [[0, 2], [6, 8]])
+    mean, _ = layers.pool("avg", x, (2, 2), (2, 2), pads=(1, 1, 0, 0), include_pad=True)
+    np.testing.assert_array_equal(mean[0, 0], [[0, 0.75], [2.25, 6]])
+    half, _ = layers.softmax(np.zeros((1, 2)), 1)
+    np.testing.assert_array_equal(half, [[0.5, 0.5]])
+
+
+def floats(*shape: int) -> Array:
+    return RNG.standard_normal(shape)
+
+
+def integers(*shape: int) -> Array:
+    return RNG.integers(-9, 9, shape).astype(np.int8)
+
+
+IMAGE = floats(2, 6, 9, 8)
+PADS = {"pads": [1, 0, 2, 1], "strides": [2, 1]}
+SPREAD = {"output_padding": [1, 0], **PADS}
+AXES = np.array([1, -1])
+
+AGREED: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
+    ("Conv", (IMAGE, floats(4, 3, 2, 3), floats(4)), {"group": 2, "dilations": [2, 1], **PADS}),
+    ("Conv", (IMAGE, floats(4, 6, 3, 2)), {"auto_pad": "SAME_UPPER", "strides": [2, 1]}),
+    ("Conv", (IMAGE, floats(4, 6, 3, 2)), {"auto_pad": "SAME_LOWER", "strides": [1, 2]}),
+    ("Conv", (floats(1, 3, 11), floats(2, 3, 4)), {"dilations": [2]}),
+    ("ConvTranspose", (IMAGE, floats(6, 4, 2, 3), floats(4)), SPREAD),
+    ("ConvInteger", (integers(1, 3, 5, 6), integers(4, 3, 2, 2), np.int8(3)), {}),
+    ("MatMulInteger", (integers(4, 7), integers(7, 5), np.int8(2), np.int8(-1)), {}),
+    ("MatMul", (floats(2, 4, 7), floats(7, 5)), {}),
+    ("Gemm", (floats(7, 4), floats(5, 7), floats(5)), {"transA": 1, "transB": 1, "alpha": 0.5}),
+    ("MaxPool", (IMAGE,), {"kernel_shape": [3, 2], "dilations": [2, 1], **PADS}),
+    ("AveragePool", (IMAGE,), {"kernel_shape": [3, 2], "count_include_pad": 1, **PADS}),
+    ("LpPool", (IMAGE,), {"kernel_shape": [3, 2], "p": 3, **PADS}),
+    ("GlobalMaxPool", (IMAGE,), {}),
+    ("GlobalAveragePool", (IMAGE,), {}),
+    ("LpNormalization", (IMAGE,), {"axis": 1}),
+    ("LayerNormalization", (IMAGE, floats(8), floats(8)), {}),
+    ("InstanceNormalization", (IMAGE, floats(6), floats(6)), {}),
+    ("BatchNormalization", (IMAGE, *floats(3, 6), floats(6) ** 2), {}),
+    ("Softmax", (IMAGE,), {"axis": 1}),
+    ("LogSoftmax", (IMAGE,), {"axis": -2}),
+    ("CumSum", (IMAGE, np.int64(2)), {"reverse": 1, "exclusive": 1}),
+    ("ReduceMean", (IMAGE, AXES), {"keepdims": 0}),
+    ("ReduceSum", (IMAGE,), {}),
+    ("ReduceL1", (IMAGE, AXES), {}),
+    ("ReduceL2", (IMAGE, AXES), {"keepdims": 0}),
+    ("ReduceSumSquare", (IMAGE, AXES), {}),
+    ("ReduceLogSum", (IMAGE**2, AXES), {}),
+    ("ReduceLogSumExp", (IMAGE, AXES), {"keepdims": 0}),
+    ("Mean", (IMAGE, floats(8), floats(6, 1, 1)), {}),
+    ("Max", (IMAGE, floats(8), floats(6, 1, 1)), {}),
+    ("Clip", (IMAGE, np.float64(-1), np.float64(0.5)), {}),
+    ("Resize", (IMAGE, None, np.array([1.0, 1, 2, 0.5])), {"mode": "linear"}),
+    ("Resize", (IMAGE, None, None, np.array([2, 6, 5, 13])), {"mode": "cubic"}),
+)
+"""Operators with operands and attributes, of which both say the same."""
+
+
+@pytest.mark.parametrize(("op", "operands", "attrs"), AGREED)
+def test_meanings_agree_with_the_reference(
+    op: str, operands: tuple[Any, ...], attrs: dict[str, Any]
+) -> None:
+    names = tuple(f"x{i}" if o is not None else "" for i, o in enumerate(operands))
+    node = Node(op, names, ("y",), attrs, op)
+    assert op in MEANINGS or op in INTEGERS
+    given = {n: np.asarray(o) for n, o in zip(names, operands, strict=True) if n}
+    (wanted,) = run_node(node, given, {"": 20})
+    result = Num.of(compute(node, operands)[0])
+    assert result.v.shape == wanted.shape
+    np.testing.assert_allclose(result.v, wanted, rtol=0, atol=1e-5)  # some round to float32
+
+
+def test_what_the_reference_lacks_or_misreads() -> None:
+    cubes = (np.abs(IMAGE) ** 3).sum((2, 3), keepdims=True)
+    (result,) = compute(Node("GlobalLpPool", ("x",), ("y",), {"p": 3}), [IMAGE])
+    np.testing.assert_allclose(Num.of(result).v, np.cbrt(cubes), rtol=1e-12)
+    (result,) = compute(Node("LpNormalization", ("x",), ("y",), {"axis": 1, "p": 1}), [IMAGE])
+    np.testing.assert_allclose(np.abs(Num.of(result).v).sum(1), 1, rtol=1e-12)
+    attrs = {"size": 3, "alpha": 0.75, "beta": 0.5, "bias": 2.0}
+    (result,) = compute(Node("LRN", ("x",), ("y",), attrs), [IMAGE])
+    wide = np.pad(IMAGE**2, ((0, 0), (1, 1), (0, 0), (0, 0)))
+    squares = wide[:, :-2] + wide[:, 1:-1] + wide[:, 2:]
+    np.testing.assert_allclose(Num.of(result).v, IMAGE / np.sqrt(2 + 0.25 * squares), rtol=1e-12)
+
+
+def test_other_operators_are_the_references_and_errors_move_with_values() -> None:
+    x = Num(floats(3, 4), np.abs(floats(3, 4)))
+    (turned,) = compute(Node("Transpose", ("x",), ("y",), {}), [x])
+    np.testing.assert_array_equal(Num.of(turned).v, x.v.T)
+    np.testing.assert_array_equal(Num.of(turned).e, x.e.T)
+    mask = compute(Node("Greater", ("a", "b"), ("y",), {}), [x.v, np.zeros(4)])[0]
+    np.testing.assert_array_equal(mask, x.v > 0)
+    with pytest.raises(ValueError, match="no bound is derived for Det"):
+        compute(Node("Det", ("x",), ("y",), {}), [Num(floats(3, 3), np.ones((3, 3)))])
+    with pytest.raises(UnsupportedOpError, match="cannot compute Unheard"):
+        compute(Node("Unheard", ("x",), ("y",), {}), [x.v])
+
+
+def test_graphs_carry_errors_from_node_to_node() -> None:
+    builder = GraphBuilder()
+    builder.input("x", TensorType("float32", (4, 6)))
+    builder.constant("w", np.float32(RNG.integers(-3, 4, (6, 5))))
+    builder.output(builder.add("Relu", [builder.add("MatMul", ["x", "w"], output="p")]))
+    graph = builder.build()
+    x = RNG.integers(-3, 4, (4, 6)).astype(np.float32)
+    last = graph.outputs[0]
+    exact = Num.of(evaluate(graph, {"x": x}, whole=True)[last])
+    np.testing.assert_array_equal(exact.v, np.maximum(x @ graph.constants["w"], 0))
+    assert not exact.e.any()
+    rounded = evaluate(graph, {"x": x})["p"]
+    size = 4 * 6 * U * (np.abs(x) @ np.abs(graph.constants["w"]))
+    np.testing.assert_allclose(Num.of(rounded).e, size, rtol=1e-12, atol=1e-37)
+    stored = {"p": lambda num: Num(num.v, num.e + 1.0)}
+    wide = Num.of(evaluate(graph, {"x": x}, whole=True, stored=stored)[last])
+    assert (wide.e[exact.v > 1] >= 1).all()
