@@ -1,7 +1,7 @@
 """The kernel language: text in, typed tree, printed for each API.
 
-`compile` turns a text into what a device builds; `load` and `print_kernel` are its two halves.
-`interpret` runs a kernel with numpy. Importing this package loads neither numpy nor a printer.
+`load` makes a tree of a text, and `print_kernel` of a tree what a device builds. `interpret` runs a
+kernel with numpy. Importing this package loads neither numpy nor a printer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ __all__ = [
     "BlobCache",
     "Kernel",
     "blob_key",
-    "compile",
     "interpret",
     "load",
     "print_kernel",
@@ -43,36 +42,6 @@ PRINTERS: Final = {
     "essl100": _ESSL,
 }
 """Module of the printer of each dialect, imported when first used."""
-
-
-def compile(
-    text: str,
-    dialect: str,
-    *,
-    filename: str = "kernel",
-    consts: Mapping[str, int] | None = None,
-    epilogue: str | None = None,
-    storage: Mapping[str, str] | None = None,
-    is_half: bool = False,
-) -> KernelBlob:
-    """Parse a kernel text and print it for one dialect.
-
-    Parameters
-    ----------
-    text, filename, consts, epilogue, is_half
-        As for `load`.
-    dialect, storage
-        As for `print_kernel`; `gpuedge.core.caps.Caps.dialect` is the one a device takes.
-
-    Raises
-    ------
-    KernelSyntaxError (GE-301)
-        The text is not a kernel.
-    KernelError (GE-300)
-        The dialect cannot say what the kernel does.
-    """
-    kernel = load(text, filename=filename, consts=consts, epilogue=epilogue, is_half=is_half)
-    return print_kernel(kernel, dialect, storage)
 
 
 def print_kernel(

@@ -7,17 +7,15 @@ an unrolled loop are called once per copy, each time with another value of the l
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Final
 
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BUILTINS, PRECEDENCE
 from gpuedge.lang.rules import Rules
-from gpuedge.lang.tokens import ACCESS, STORES, TRAPS, Cursor
+from gpuedge.lang.tokens import ACCESS, STORES, Cursor
 
-_ASSIGNMENTS = {f"{op}=": op for op in ("", "+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>")}
+_ASSIGNMENTS = {f"{op}=": op for op in ("", "+", "-", "*", "/", "%", "&", ">>")}
 _DEEP = ("this is nested too deeply", "name a part of it with a local")
-_PREFIXES = frozenset(("-", "!", "~", "+", "++", "--"))
-_POSTFIXES = frozenset((".", "[", "("))
 
 # Python's stack bounds how deep a tree may be: two frames per level in every printer, 1000 in all.
 MAX_NESTING: Final = 40
@@ -78,9 +76,9 @@ class BodyParser:
         self.operators = 0
         return self._expected(kind, self.cursor.at, self.expression())
 
-    def _expected(self, kind: str, at: int, made: Make) -> Make:
+    def _expected(self, kind: str, at: int, build: Make) -> Make:
         def make() -> t.Expr:
-            value = made()
+            value = build()
             if value.type != kind:
                 self.rules.wrong_value(kind, value.type, at)
             return value
@@ -92,11 +90,11 @@ class BodyParser:
         self.nesting += 1
         if self.nesting > MAX_NESTING:
             self.fail(*_DEEP)
-        made = self._operators(self._unary(), 1)
+        value = self._operators(self._unary(), 1)
         if self.texts[self.cursor.at] == "?":
-            made = self._select(made)
+            value = self._select(value)
         self.nesting -= 1
-        return made
+        return value
 
     def _count(self) -> None:
         self.operators += 1
@@ -149,10 +147,8 @@ class BodyParser:
         cursor = self.cursor
         at = cursor.at
         op = self.texts[at]
-        if op not in _PREFIXES:
+        if op not in ("-", "!"):
             return self._postfix()
-        if op in ("+", "++", "--"):
-            self.fail(f"{op!r} cannot stand here", "write x += 1 as a statement of its own")
         if op == "-" and self.texts[at + 1] == "2147483648":
             cursor.at += 2  # the one int whose absolute value is no int
             return lambda: t.Literal("int", -(2**31))
@@ -166,19 +162,19 @@ class BodyParser:
         return lambda: self.rules.unary(op, value(), at)
 
     def _postfix(self) -> Make:
-        made = self._primary()
+        value = self._primary()
         while (text := self.texts[self.cursor.at]) in (".", "["):
             self._count()
-            made = self._lettered(made) if text == "." else self._component(made)
-        return made
+            value = self._lettered(value) if text == "." else self._component(value)
+        return value
 
-    def _lettered(self, made: Make) -> Make:
+    def _lettered(self, vector: Make) -> Make:
         """Parse ``.letters`` of a vector."""
         at, rules = self._letters(), self.rules
         letters = self.texts[at]
 
         def make() -> t.Expr:
-            value = made()
+            value = vector()
             return rules.swizzle(value, rules.letters(value.type, letters, at))
 
         return make
@@ -188,16 +184,16 @@ class BodyParser:
         self.cursor.at += 2
         at = self.cursor.at - 1
         if not self.texts[at][:1].isalpha():
-            self.fail(f"'.{self.texts[at]}' are no components", "they are .xyzw or [const]", at=at)
+            self.fail(f"'.{self.texts[at]}' are no components", at=at)
         return at
 
-    def _component(self, made: Make) -> Make:
+    def _component(self, vector: Make) -> Make:
         """Parse ``[constant]`` of a vector."""
         at = self.cursor.at
         index = self._in_brackets()
 
         def make() -> t.Expr:
-            value = made()
+            value = vector()
             return self.rules.swizzle(value, (self.rules.component(value.type, index(), at),))
 
         return make
@@ -225,9 +221,9 @@ class BodyParser:
             return lambda: number
         if text == "(":
             cursor.at = at + 1
-            made = self.expression()
+            inner = self.expression()
             cursor.expect(")", "to close '('")
-            return made
+            return inner
         cursor.unexpected("expected a value")
 
     def _named(self, name: str, at: int) -> Make:
@@ -235,26 +231,23 @@ class BodyParser:
             self._reference(name, at)  # which says what is wrong with it
 
         def make() -> t.Expr:
-            found = self.names.get(name)
-            return found if isinstance(found, t.Literal) else self._reference(name, at)
+            meaning = self.names.get(name)
+            return meaning if isinstance(meaning, t.Literal) else self._reference(name, at)
 
         return make
 
     def _reference(self, name: str, at: int) -> t.Expr:
-        found = self.names.get(name)
-        if isinstance(found, t.Local) and not found.size:
-            return t.LocalRef(found.type, found, t.VARYING if found.assigned else found.time)
-        if isinstance(found, (t.Literal, t.Spec, t.Param)):
-            return found
-        if isinstance(found, (t.Local, t.Shared)):
-            self.fail(f"{name!r} is an array: it needs an index", at=at)
+        meaning = self.names.get(name)
+        if isinstance(meaning, t.Local) and not meaning.size:
+            time = t.VARYING if meaning.assigned else meaning.time
+            return t.LocalRef(meaning.type, meaning, time)
+        if isinstance(meaning, (t.Literal, t.Spec, t.Param)):
+            return meaning
         if name in ("true", "false"):
             return t.Literal("bool", name == "true")
-        if isinstance(found, t.Tensor):
-            self.fail(f"tensor {name!r} has no value of its own", "write load4(T, p)", at=at)
-        if isinstance(found, t.Function) or name in BUILTINS or name in ACCESS:
-            self.fail(f"{name!r} is a function: it needs arguments in ( )", at=at)
-        self.cursor.unknown(name, at, dict.fromkeys([*self.names, *self.seen]))
+        if meaning is None:
+            self.cursor.unknown(name, at)
+        self.fail(f"{name!r} has no value of its own", at=at)
 
     def _indexed(self, name: str, at: int) -> Make:
         """Parse ``[index]`` of an array, or ``[constant]`` of a vector."""
@@ -262,17 +255,18 @@ class BodyParser:
         index = self._in_brackets()
 
         def make() -> t.Expr:
-            found = self.names.get(name)
-            if isinstance(found, t.Shared) or (isinstance(found, t.Local) and found.size):
-                return t.Element(found.type, found, self._array_index(found, index, place + 1))
+            meaning = self.names.get(name)
+            if isinstance(meaning, t.Shared) or (isinstance(meaning, t.Local) and meaning.size):
+                at_index = self._array_index(meaning, index, place + 1)
+                return t.Element(meaning.type, meaning, at_index)
             value = self._reference(name, at)
             return self.rules.swizzle(value, (self.rules.component(value.type, index(), place),))
 
         return make
 
-    def _array_index(self, array: t.Local | t.Shared, made: Make, at: int) -> t.Expr:
+    def _array_index(self, array: t.Local | t.Shared, build: Make, at: int) -> t.Expr:
         """Build the index of an array and check what can be checked."""
-        index = made()
+        index = build()
         if index.type != "int":
             self.fail(f"an index is int, not {index.type}", at=at)
         if isinstance(array, t.Shared):
@@ -288,7 +282,7 @@ class BodyParser:
         if name in ACCESS:
             return self._access(name, at)
         if name not in t.BASE and name not in BUILTINS and name not in self.names:
-            self._unknown_function(name, at)
+            self.fail(f"there is no function {name!r}", "functions are declared before use", at=at)
         args, rules = self._arguments(), self.rules
         if name in t.BASE:
             return lambda: rules.construct(name, [arg() for arg in args], at)
@@ -302,18 +296,6 @@ class BodyParser:
             return rules.call(function, [arg() for arg in args], at)
 
         return make
-
-    def _unknown_function(self, name: str, at: int) -> NoReturn:
-        if name in STORES or name == "barrier":
-            self.fail(f"{name} has no value", f"{name}(...); is a statement of main", at=at)
-        if name == "epilogue" and self.cursor.hook >= 0:
-            # The hook's own text forgot to define what it is there for: point into that text.
-            self.cursor.fail_epilogue("the epilogue must define vec4 epilogue(vec4 v, ivec4 p)")
-        if name == "main":
-            self.fail("main cannot be called", at=at)
-        if name in TRAPS:
-            self.cursor.unknown(name, at, self.names)
-        self.fail(f"there is no function {name!r}", "functions are declared before use", at=at)
 
     def _arguments(self) -> list[Make]:
         self.cursor.at += 1
@@ -332,7 +314,7 @@ class BodyParser:
             return self._lane(at)
         if name in ("local_id", "group_id", "lane_id"):
             if self.kernel.form == "map":
-                self.fail(f"{name}() is for group kernels", "a map kernel gets p", at=at)
+                self.fail(f"{name}() is for group kernels", at=at)
             if self._arguments():
                 self.fail(f"{name}() takes no arguments", at=at)
             return lambda: self._identifier(result, name)
@@ -371,10 +353,10 @@ class BodyParser:
 
     def _tensor(self, name: str) -> t.Tensor:
         """Parse the tensor that is the first argument of `name`."""
-        found = self.texts[self.cursor.at]
-        tensor = self.names.get(found)
+        word = self.texts[self.cursor.at]
+        tensor = self.names.get(word)
         if not isinstance(tensor, t.Tensor):
-            self.fail(f"{name}() takes a tensor first, found {found!r}")
+            self.fail(f"{name}() takes a tensor first, found {word!r}")
         tensor.used = True
         self.cursor.at += 1
         return tensor
@@ -388,9 +370,7 @@ class BodyParser:
         def make() -> t.Expr:
             value = position()
             if value.type != kind:
-                hint = "a position is ivec4(x, y, slice, n)" if kind == "ivec4" else None
-                what = f"{name}() takes a position of type {kind}, not {value.type}"
-                self.fail(what, hint, at=at)
+                self.fail(f"{name}() takes a position of type {kind}, not {value.type}", at=at)
             return value
 
         return make
@@ -399,10 +379,10 @@ class BodyParser:
     def local(self, name: str, kind: str, **values: int | str | t.Expr | None) -> t.Local:
         """Declare a local."""
         self.uid += 1
-        made = t.Local(name, kind, self.uid, **values)  # type: ignore[arg-type]
-        self.names[name] = made
+        local = t.Local(name, kind, self.uid, **values)  # type: ignore[arg-type]
+        self.names[name] = local
         self.declared.append(name)
-        return made
+        return local
 
     def body(self) -> Step:
         """Parse ``{ ... }`` or one statement; what it declares ends with it."""
@@ -443,10 +423,6 @@ class BodyParser:
         known = {"if": self._if, "for": self._for, "unroll": self._unroll, "barrier": self._barrier}
         if text in known:
             return known[text]()
-        if text == "return":
-            self.fail("return cannot stand here", TRAPS["return"])
-        if text[:1].isalpha() and text not in TRAPS and text != "const":
-            self.cursor.unknown(text, self.cursor.at, self.names)
         self.cursor.unexpected("expected a statement")
 
     def _declare(self) -> Step:
@@ -458,9 +434,6 @@ class BodyParser:
         if self.texts[cursor.at] == "[":
             step = self._declare_array(name, kind, at)
         else:
-            if self.texts[cursor.at] in (";", ","):
-                hint = f"write {kind} {name} = ...; one per statement"
-                self.fail(f"{name!r} needs a value", hint)
             cursor.expect("=", "after the name")
             step = self._declare_value(name, kind, at, self._typed(kind))
         cursor.expect(";", "after the declaration")
@@ -472,10 +445,10 @@ class BodyParser:
         self.seen.add(name)
         return name
 
-    def _declare_value(self, name: str, kind: str, at: int, made: Make) -> Step:
+    def _declare_value(self, name: str, kind: str, at: int, build_value: Make) -> Step:
         def build(into: list[t.Stmt]) -> None:
             self.cursor.check_free(name, at, self.names)
-            value = made()
+            value = build_value()
             into.append(t.Declare(self.local(name, kind, time=value.time, value=value), value))
 
         return build
@@ -483,13 +456,11 @@ class BodyParser:
     def _declare_array(self, name: str, kind: str, name_at: int) -> Step:
         at = self.cursor.at + 1
         self.operators = 0
-        made = self._in_brackets()
-        if self.texts[self.cursor.at] == "=":
-            self.fail("an array has no first value", "assign to its elements")
+        build_size = self._in_brackets()
 
         def build(into: list[t.Stmt]) -> None:
             self.cursor.check_free(name, name_at, self.names)
-            size = self.rules.array_size(kind, made(), at)
+            size = self.rules.array_size(kind, build_size(), at)
             into.append(t.Declare(self.local(name, kind, size=size, assigned=True), None))
 
         return build
@@ -497,8 +468,6 @@ class BodyParser:
     def _assign(self) -> Step:
         cursor, at = self.cursor, self.cursor.at
         name = self.texts[at]
-        if isinstance(self.names.get(name), t.Function):
-            self.fail("a call on its own does nothing", "functions have no side effects")
         self.operators = 0
         cursor.at += 1
         places: list[tuple[int, Make]] = []  # what stands in brackets after the name
@@ -528,8 +497,6 @@ class BodyParser:
     def _assignment(self) -> str:
         """Parse the sign of an assignment."""
         op = self.texts[self.cursor.at]
-        if op in ("++", "--"):
-            self.fail(f"'{op}' is for the step of a loop only", "write x += 1;")
         if op not in _ASSIGNMENTS:
             self.cursor.unexpected("expected an assignment")
         self.cursor.at += 1
@@ -540,8 +507,8 @@ class BodyParser:
     ) -> int | None:
         """Build the component of a value of type `kind` that is assigned."""
         component = None
-        for place, made in places:
-            component = self.rules.component(kind, made(), place)
+        for place, build in places:
+            component = self.rules.component(kind, build(), place)
             kind = t.BASE[kind]
         if letters:
             picked = self.rules.letters(kind, self.texts[letters], letters)
@@ -553,31 +520,28 @@ class BodyParser:
     def _assignable(self, name: str, at: int) -> t.Local | t.Shared:
         target = self.names.get(name)
         if target is None:
-            self.cursor.unknown(name, at, self.names)
+            self.cursor.unknown(name, at)
         if isinstance(target, t.Shared):
             if not self.in_main:
                 self.fail("shared arrays are written in main only", at=at)
             return target
         if not isinstance(target, t.Local):
-            self.fail(f"{name!r} cannot be assigned", "only locals and shared arrays can", at=at)
+            self.fail(f"{name!r} cannot be assigned", at=at)
         if target.read_only:
             self.fail(f"{target.name!r} is {target.read_only} and read only", at=at)
         if target.frozen:
-            self.fail(
-                f"{target.name!r} was used as a constant or loop bound, so it cannot change",
-                "use another local for the value that changes",
-                at=at,
-            )
+            what = f"{target.name!r} was used as a constant or loop bound, so it cannot change"
+            self.fail(what, at=at)
         target.assigned = True
         return target
 
     def _assigned_value(
-        self, place: tuple[t.Local | t.Shared, t.Expr | None, int | None], op: str, made: Make,
+        self, place: tuple[t.Local | t.Shared, t.Expr | None, int | None], op: str, build: Make,
         at: int,
     ) -> t.Expr:  # fmt: skip
         target, index, component = place
         kind = target.type if component is None else t.BASE[target.type]
-        value = made()
+        value = build()
         if op != "=":
             old: t.Expr
             if index is not None:
@@ -641,8 +605,6 @@ class BodyParser:
         makes = [self._whole()]
         cursor.expect(";", "after the start")
         cursor.expect(name, "(the loop's index)")
-        if self.texts[cursor.at] in ("<=", ">", ">=", "!="):
-            self.fail("a loop runs while its index is < a bound", "write i < n + 1 for i <= n")
         cursor.expect("<", "after the index")
         places.append(cursor.at)
         makes.append(self._whole())
@@ -699,7 +661,7 @@ class BodyParser:
             values = range(first, last, stride)
             self.unrolled += len(values)
             if self.unrolled > MAX_UNROLLED:
-                self.fail(f"more than {MAX_UNROLLED} copies are unrolled", "use for", at=places[1])
+                self.fail(f"more than {MAX_UNROLLED} copies are unrolled", at=places[1])
             # Each copy is typed with its own constant index; without any, the body is typed still.
             for value in values or range(first, first + 1):
                 self.names[name] = t.Literal("int", value)
@@ -713,9 +675,9 @@ class BodyParser:
     # --- what only main may do ----------------------------------------------------------------
     def _only_main(self, name: str) -> None:
         if self.kernel.form == "map":
-            self.fail(f"{name}() is for group kernels", "a map kernel returns its texel from main")
+            self.fail(f"{name}() is for group kernels")
         if not self.in_main:
-            self.fail(f"{name}() is for main only", "helper functions have no side effects")
+            self.fail(f"{name}() is for main only")
 
     def _store(self) -> Step:
         cursor = self.cursor
@@ -738,13 +700,9 @@ class BodyParser:
     def _in_step(self, name: str, what: str, at: int) -> None:
         """Check that all invocations of a group come here, and as often."""
         if self.branches:
-            self.fail(f"{name}() under an if {what}", "put the if around the rest", at=at)
+            self.fail(f"{name}() under an if {what}", at=at)
         if self.free_loops:
-            self.fail(
-                f"{name}() in a loop whose start differs between invocations",
-                "start the loop at a const, spec or param",
-                at=at,
-            )
+            self.fail(f"{name}() in a loop whose start differs between invocations", at=at)
 
     def _barrier(self) -> Step:
         at = self.cursor.at

@@ -6,20 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 
-def _dot(a: Any, b: Any) -> Any:
-    products = a * b
-    total = products[0]
-    for part in products[1:]:
-        total = total + part
-    return total
-
-
-def _bits(kind: str) -> Callable[[Any], Callable[[Any], Any]]:
-    return lambda np: lambda x: np.ascontiguousarray(x).view(kind).reshape(np.shape(x))
-
-
 class Builtin(NamedTuple):
-    """A componentwise function (but for ``dot``) of arguments of one type.
+    """A componentwise function of arguments of one type.
 
     Attributes
     ----------
@@ -30,19 +18,12 @@ class Builtin(NamedTuple):
         GLSL.std.450 instruction for float and for int operands; 0 where it is no such instruction.
     bases : tuple of str
         Base types of the operands.
-    result : str
-        Base type of the result, where it is another one.
-    essl, wgsl : str
-        Its name there, where it is another one.
     """
 
     arguments: int
     numpy: Callable[[Any], Callable[..., Any]]
     spirv: tuple[int, int] = (0, 0)
     bases: tuple[str, ...] = ("float",)
-    result: str = ""
-    essl: str = ""
-    wgsl: str = ""
 
 
 _BOTH = ("float", "int", "half")
@@ -60,31 +41,21 @@ BUILTINS: Final = {
     "exp": Builtin(1, lambda np: np.exp, (27, 0)),
     "log": Builtin(1, lambda np: np.log, (28, 0)),
     "sqrt": Builtin(1, lambda np: np.sqrt, (31, 0)),
-    "inversesqrt": Builtin(
-        1, lambda np: lambda x: np.float32(1) / np.sqrt(x), (32, 0), wgsl="inverseSqrt"
-    ),
     "sin": Builtin(1, lambda np: np.sin, (13, 0)),
     "cos": Builtin(1, lambda np: np.cos, (14, 0)),
     "tanh": Builtin(1, lambda np: np.tanh, (21, 0)),
-    "roundeven": Builtin(1, lambda np: np.rint, (2, 0), essl="roundEven", wgsl="round"),
-    "step": Builtin(
-        2, lambda np: lambda a, x: np.where(x < a, np.float32(0), np.float32(1)), (48, 0)
-    ),
+    "roundeven": Builtin(1, lambda np: np.rint, (2, 0)),
     "pow": Builtin(2, lambda np: np.power, (26, 0)),
-    "dot": Builtin(2, lambda _: _dot),
-    "mix": Builtin(3, lambda np: lambda a, b, k: a * (np.float32(1) - k) + b * k, (46, 0)),
-    "floatBitsToInt": Builtin(1, _bits("int32"), result="int"),
-    "intBitsToFloat": Builtin(1, _bits("float32"), bases=("int",), result="float"),
 }
 
 TANH_LIMIT: Final = 15.0
 """tanh(15) is 1 in float32. Printers clamp to it: drivers that use exp overflow at 89."""
 
 PRECEDENCE: Final = {
-    "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7, ">=": 7,
-    "<<": 8, ">>": 8, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10,
+    "||": 1, "&&": 2, "&": 5, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7, ">=": 7, ">>": 8,
+    "+": 9, "-": 9, "*": 10, "/": 10, "%": 10,
 }  # fmt: skip
 """How tightly the binary operators bind; `?:` 0, unary 11, everything else 12."""
 
-BITS: Final = frozenset(("&", "|", "^", "<<", ">>"))
+BITS: Final = frozenset(("&", ">>"))
 COMPARISONS: Final = frozenset(("==", "!=", "<", ">", "<=", ">="))

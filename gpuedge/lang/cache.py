@@ -86,11 +86,11 @@ class BlobCache:
 
     def _merge(self) -> None:
         """Take over what the file holds and this object does not, if the file changed."""
-        found = stamp(self.path)
-        if found == self._seen:
+        written = stamp(self.path)
+        if written == self._seen:
             return
-        self._seen = found
-        body = load_bytes(self.path, *seal_of(), max_bytes=MAX_BYTES) if found else None
+        self._seen = written
+        body = load_bytes(self.path, *seal_of(), max_bytes=MAX_BYTES) if written else None
         if body is not None:
             self._kept = {**decoded(body), **self._kept}
 

@@ -31,10 +31,10 @@ class OneComponent:
 def one_component(kernel: t.Kernel, uid: int) -> OneComponent:
     """Return a map kernel for one component of its texel; `uid` is above those of its locals."""
     component = t.Local("component", "int", uid)
-    made = _Components(component)
-    main = made.function(kernel.main)
-    known = {one.name: one for one in kernel.functions}
-    functions = [f for name in known for f in (known[name], made.functions.get(name)) if f]
+    components = _Components(component)
+    main = components.function(kernel.main)
+    known = {function.name: function for function in kernel.functions}
+    functions = [f for name in known for f in (known[name], components.functions.get(name)) if f]
     return OneComponent(component, functions, main.body, main.value)
 
 
@@ -48,10 +48,10 @@ class _Components:
     def function(self, function: t.Function) -> t.Function:
         """Return a function of a vec4 as one of its component."""
         if function.name not in self.functions:
-            made = _OneFunction(self).function(function)
+            rewritten = _OneFunction(self).function(function)
             if function.name == "main":
-                return made
-            self.functions[function.name] = made
+                return rewritten
+            self.functions[function.name] = rewritten
         return self.functions[function.name]
 
 
@@ -108,16 +108,16 @@ class _OneFunction:
         """Note that an expression is needed as it is."""
         if isinstance(expr, t.LocalRef):
             self._whole.add(expr.local.uid)
-        for one in t.children(expr):
-            self._uses(one)
+        for child in t.children(expr):
+            self._uses(child)
 
     def _needs(self, expr: t.Expr) -> None:
         """Note that one component of an expression is needed."""
         if isinstance(expr, t.LocalRef):
             return
         if isinstance(expr, t.Call):
-            made = self._components.function(expr.function)
-            for arg, wanted in zip(expr.args, made.args, strict=False):
+            function = self._components.function(expr.function)
+            for arg, wanted in zip(expr.args, function.args, strict=False):
                 if wanted.type == arg.type:
                     self._uses(arg)
                 else:
@@ -147,12 +147,12 @@ class _OneFunction:
         if isinstance(expr, t.Load):
             return replace(expr, type="float", component=self._index())
         if isinstance(expr, t.Call):
-            made = self._components.function(expr.function)
+            function = self._components.function(expr.function)
             args = [
                 arg if wanted.type == arg.type else self._component(arg)
-                for arg, wanted in zip(expr.args, made.args, strict=False)
+                for arg, wanted in zip(expr.args, function.args, strict=False)
             ]
-            return t.Call("float", made, (*args, self._index()))
+            return t.Call("float", function, (*args, self._index()))
         if isinstance(expr, t.Op) and expr.name == "splat":
             return expr.args[0]
         if isinstance(expr, t.Op) and _is_by_component(expr):

@@ -15,17 +15,17 @@ function, ``l_N_uid`` a local, ``k_N`` a helper of the printer.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from ctypes import c_float
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final, NoReturn
 
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.core.storage import KINDS, TEXEL_KINDS
 from gpuedge.lang import tree as t
-from gpuedge.lang.builtins import BITS, BUILTINS, PRECEDENCE, TANH_LIMIT
+from gpuedge.lang.builtins import BITS, PRECEDENCE, TANH_LIMIT
 from gpuedge.lang.components import one_component
 from gpuedge.lang.essl_texts import (
     ESSL100,
@@ -41,21 +41,16 @@ from gpuedge.lang.essl_texts import (
 )  # fmt: skip
 from gpuedge.lang.interface import bind
 from gpuedge.lang.neighbours import most_uid, side_by_side
+from gpuedge.lang.printer import INDENT, POSTFIX, SELECT, UNARY, Text, TextPrinter
 
-SELECT, UNARY, POSTFIX = 0, 11, 12
 TEXEL_WIDTH: Final = 4
 MAX_TRIPS: Final = 65536
 """In ESSL 1.00 a loop to a param or extent ends here; drivers' own limits are no higher."""
 
-Text = tuple[str, int]
-"""A text and its rank."""
-
 _WORD = re.compile(r"\b[kKn]_\w+")
 _IDENTIFIERS = {"local_id": "gl_LocalInvocationID", "group_id": "gl_WorkGroupID"}
-_SIGNS = {"neg": "-", "~": "~"}
-_OLD_KINDS = {"int": "float", "ivec2": "vec2", "ivec3": "vec3", "ivec4": "vec4"}
-_BIT_WORDS = BITS | {"~", "floatBitsToInt", "intBitsToFloat"}
-_INDENT = "    "
+_TYPES = {name: name for name in t.BASE}
+_OLD_TYPES = _TYPES | {"int": "float", "ivec2": "vec2", "ivec3": "vec3", "ivec4": "vec4"}
 _LEVELS = {level.dialect: level for level in (ESSL310, ESSL300, ESSL300_SINGLE, ESSL100)}
 
 
@@ -92,13 +87,13 @@ def print_kernel(
     return _Shader(kernel, _LEVELS[dialect], storage, along).blob()
 
 
-class _Shader:
+class _Shader(TextPrinter):
     """One kernel on its way to text; every local has a name of its own, so scopes do not matter."""
 
     def __init__(
         self, kernel: t.Kernel, level: Level, storage: Mapping[str, str], along: str
     ) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, _OLD_TYPES if level.is_old else _TYPES, _name)
         self.along = along
         self.level = level
         self.is_old = level.is_old
@@ -108,23 +103,41 @@ class _Shader:
         self.units = kind.units
         is_one = self.is_old and self.units == TEXEL_WIDTH
         self.component = one_component(kernel, 1 + most_uid(kernel)) if is_one else None
-        self.lines: list[str] = []
-        self.depth = 0
-        self.called: set[str] = set()  # helpers, and other words that are none
         self.main_at = 0  # where the statements of main begin
         self.in_constant = False  # in a place where ESSL 1.00 takes no calls of helpers
-        self.printers: dict[type, Callable[[Any], Text]] = {
+        self.expressions |= {
             t.Literal: self._literal,
             t.Spec: lambda e: (f"S_{e.name}", POSTFIX),
             t.Param: lambda e: (f"p_{e.name}", POSTFIX),
-            t.LocalRef: lambda e: (_local(e.local), POSTFIX),
-            t.Element: lambda e: (self._target(e.array, e.index), POSTFIX),
-            t.Swizzle: self._swizzle,
-            t.Op: self._op,
             t.Load: self._load,
             t.Dims: lambda e: (f"d_{e.tensor.name}", POSTFIX),
             t.Identifier: lambda e: (f"ivec3({_IDENTIFIERS[e.name]})", POSTFIX),
-            t.Call: lambda e: self._call(f"f_{e.function.name}", *e.args),
+        }
+        self.operators |= {
+            "!": self._negation,
+            "neg": lambda e: (f"-{self._value(e.args[0], POSTFIX)}", UNARY),
+            "?:": self._select,
+            "%": self._division,
+            "component": lambda e: self._call("k_pick", e.args),
+        }
+        if level.is_old:
+            self.operators |= {
+                **dict.fromkeys(BITS, self._bits),
+                "/": self._division,
+                "cast": lambda e: self.expressions[type(e.args[0])](e.args[0]),  # a whole number
+                **dict.fromkeys(("tanh", "roundeven"), self._rounding),
+            }
+        else:
+            self.operators |= {
+                **dict.fromkeys(("==", "!="), self._equality),
+                "roundeven": lambda e: self._call("roundEven", e.args),
+                "tanh": self._tanh,
+            }
+        self.statements |= {
+            t.Declare: self._declare,
+            t.For: self._for,
+            t.Store: self._store,
+            t.Barrier: self._barrier,
         }
 
     # --- what cannot be said --------------------------------------------------------------------
@@ -134,7 +147,7 @@ class _Shader:
             known=known,
         )
 
-    def _refuse_old(self, what: str, hint: str) -> None:
+    def _refuse_old(self, what: str, hint: str) -> NoReturn:
         raise KernelError(
             f"Kernel {self.kernel.name}: {what}.", asked_by="OpenGL ES 2.0", hint=hint
         )
@@ -151,11 +164,6 @@ class _Shader:
             self._refuse(f"tensor {kernel.out.name} is written", "texel buffers are only read")
 
     # --- expressions ----------------------------------------------------------------------------
-    def _value(self, expr: t.Expr, least: int = SELECT) -> str:
-        """Print an expression, in parentheses if it binds less tightly than `least`."""
-        text, rank = self.printers[type(expr)](expr)
-        return text if rank >= least else f"({text})"
-
     def _constant(self, expr: t.Expr, least: int = SELECT) -> str:
         """Print an expression where ESSL 1.00 wants a constant: it may not call helpers."""
         self.in_constant = self.is_old
@@ -163,20 +171,12 @@ class _Shader:
         self.in_constant = False
         return text
 
-    def _call(self, name: str, *args: t.Expr) -> Text:
-        self.called.add(name)
-        return f"{name}({', '.join([self._value(arg) for arg in args])})", POSTFIX
-
     def _load(self, expr: t.Load) -> Text:
         if expr.component is None:
-            return self._call(f"k_{expr.name}_{expr.tensor.name}", expr.position)
+            return self._call(f"k_{expr.name}_{expr.tensor.name}", (expr.position,))
         return self._call(
-            f"k_component_{expr.name}_{expr.tensor.name}", expr.position, expr.component
+            f"k_component_{expr.name}_{expr.tensor.name}", (expr.position, expr.component)
         )
-
-    def _kind(self, name: str) -> str:
-        """Return what the dialect calls a type."""
-        return _OLD_KINDS.get(name, name) if self.is_old else name
 
     def _literal(self, expr: t.Literal) -> Text:
         if expr.type == "bool":
@@ -196,58 +196,49 @@ class _Shader:
         # The one int whose absolute value is no int.
         return "(-2147483647 - 1)" if value == -(2**31) else str(int(value))
 
-    def _target(self, array: t.Local | t.Shared, index: t.Expr | None) -> str:
-        """Print an element of an array, or a whole local."""
-        name = _local(array) if isinstance(array, t.Local) else f"m_{array.name}"
-        if index is None:
-            return name
-        if self.is_old:  # the one place for an int
-            if isinstance(index, t.Literal):
-                return f"{name}[{index.value}]"
-            return f"{name}[int({self._value(index)})]"
-        return f"{name}[{self._value(index)}]"
+    def _index(self, index: t.Expr) -> str:
+        if not self.is_old:
+            return self._value(index)
+        # The one place for an int in ESSL 1.00.
+        return str(index.value) if isinstance(index, t.Literal) else f"int({self._value(index)})"
 
-    def _swizzle(self, expr: t.Swizzle) -> Text:
-        letters = "".join(["xyzw"[component] for component in expr.components])
-        return f"{self._value(expr.base, POSTFIX)}.{letters}", POSTFIX
+    def _bits(self, expr: t.Op) -> Text:
+        self._refuse_old(
+            f"{expr.name} cannot be printed: ESSL 1.00 has no bits of ints",
+            "work with floor and powers of two, or run the kernel on OpenGL ES 3.0 or later",
+        )
 
-    def _op(self, expr: t.Op) -> Text:
-        name, args = expr.name, expr.args
-        if self.is_old and name in _BIT_WORDS:
-            self._refuse_old(
-                f"{name} cannot be printed: ESSL 1.00 has no bits of ints",
-                "work with floor and powers of two, or run the kernel on OpenGL ES 3.0 or later",
-            )
-        if name == "!":  # Adreno's compilers may take a negated boolean for the boolean
-            name, args = "==", (args[0], t.Literal("bool", False))
-        if name in PRECEDENCE:
-            return self._binary(expr, name, args[0], args[1])
-        if name in _SIGNS:
-            return f"{_SIGNS[name]}{self._value(args[0], POSTFIX)}", UNARY
-        if name == "?:":
-            parts = [self._value(e, SELECT + 1) for e in args]
-            return "{} ? {} : {}".format(*parts), SELECT
-        if name == "cast" and self.is_old:  # only integral values are converted
-            return self.printers[type(args[0])](args[0])
-        if name in ("vector", "splat", "cast", "component"):
-            return self._call("k_pick" if name == "component" else self._kind(expr.type), *args)
-        return self._builtin(expr)
+    def _negation(self, expr: t.Op) -> Text:
+        # Adreno's compilers may take a negated boolean for the boolean.
+        return self._infix(t.Op("bool", "==", (expr.args[0], t.Literal("bool", False)), expr.time))
 
-    def _binary(self, expr: t.Op, op: str, left: t.Expr, right: t.Expr) -> Text:
+    def _select(self, expr: t.Op) -> Text:
+        condition, yes, no = [self._value(e, SELECT + 1) for e in expr.args]
+        return f"{condition} ? {yes} : {no}", SELECT
+
+    def _infix(self, expr: t.Op) -> Text:
         """Print an operator; a repeated scalar beside a vector stays a scalar."""
-        rank = PRECEDENCE[op]
-        if op in "/%" and t.BASE[expr.type] == "int" and (op == "%" or self.is_old):
-            if expr.time > t.SPEC:
-                return self._helper("k_idiv" if op == "/" else "k_mod", expr)
-            return self._spec_division(op, left, right)
-        if op in ("==", "!=") and not self.is_old and left.type == "float":
-            text = self._value(left)
-            if text == self._value(right):  # asks for NaN, of which compilers think there is none
-                sign = ">" if op == "!=" else "<="
-                return f"(floatBitsToInt({text}) & 0x7fffffff) {sign} 0x7f800000", PRECEDENCE[">"]
-        if _is_splat(left) != _is_splat(right):
-            left, right = _unsplat(left), _unsplat(right)
-        return f"{self._value(left, rank)} {op} {self._value(right, rank + 1)}", rank
+        (left, right), rank = expr.args, PRECEDENCE[expr.name]
+        a, b = _unsplat(left), _unsplat(right)
+        if (a is left) != (b is right):
+            left, right = a, b
+        return f"{self._value(left, rank)} {expr.name} {self._value(right, rank + 1)}", rank
+
+    def _equality(self, expr: t.Op) -> Text:
+        left, right = expr.args
+        text = self._value(left)
+        if left.type == "float" and text == self._value(right):
+            # Asks for NaN, of which compilers think there is none.
+            sign = ">" if expr.name == "!=" else "<="
+            return f"(floatBitsToInt({text}) & 0x7fffffff) {sign} 0x7f800000", PRECEDENCE[">"]
+        return self._infix(expr)
+
+    def _division(self, expr: t.Op) -> Text:
+        if t.BASE[expr.type] != "int":
+            return self._infix(expr)
+        if expr.time > t.SPEC:
+            return self._helper("k_idiv" if expr.name == "/" else "k_mod", expr)
+        return self._spec_division(expr.name, *expr.args)
 
     def _spec_division(self, op: str, left: t.Expr, right: t.Expr) -> Text:
         """Print a division, or in ESSL 3 a remainder, in a constant: it may not call helpers.
@@ -266,65 +257,30 @@ class _Shader:
             return f"{signs}{size}", PRECEDENCE["*"]
         return f"{self._value(left, PRECEDENCE['-'])} - {b} * ({signs}{size})", PRECEDENCE["-"]
 
-    def _builtin(self, expr: t.Op) -> Text:
-        name, args = expr.name, expr.args
-        if name not in ("tanh", "roundeven") or not self.is_old:
-            if name == "tanh":
-                limit = float_text(TANH_LIMIT)
-                return f"tanh(clamp({self._value(args[0])}, -{limit}, {limit}))", POSTFIX
-            return self._call(BUILTINS[name].essl or name, *args)
-        if self.in_constant:
-            what = f"{name}() cannot say how long a loop is in ESSL 1.00"
-            self._refuse_old(what, "give the loop a spec of its own")
-        return self._helper(f"k_{name}", expr)
+    def _tanh(self, expr: t.Op) -> Text:
+        limit = float_text(TANH_LIMIT)
+        return f"tanh(clamp({self._value(expr.args[0])}, -{limit}, {limit}))", POSTFIX
 
-    def _helper(self, name: str, expr: t.Op) -> Text:
-        """Print a call of a helper for values of the type of `expr`."""
-        width = t.WIDTH[expr.type]
-        return self._call(f"{name}{width if width > 1 else ''}", *expr.args)
+    def _rounding(self, expr: t.Op) -> Text:
+        """Print ``tanh`` or ``roundeven`` in ESSL 1.00."""
+        if self.in_constant:
+            what = f"{expr.name}() cannot say how long a loop is in ESSL 1.00"
+            self._refuse_old(what, "give the loop a spec of its own")
+        return self._helper(f"k_{expr.name}", expr)
 
     # --- statements -----------------------------------------------------------------------------
-    def _line(self, text: str) -> None:
-        """Append a line at the current depth."""
-        self.lines.append(_INDENT * self.depth + text)
-
     def _access(self, text: str) -> None:
         """Append a line that reaches a tensor, by helpers perhaps."""
         self.called |= _words(text)
         self._line(text)
 
-    def _open(self, head: str) -> None:
-        """Append a line that begins a block."""
-        self._line(f"{head} {{")
-        self.depth += 1
-
-    def _close(self) -> None:
-        """End a block."""
-        self.depth -= 1
-        self._line("}")
-
-    def _block(self, body: list[t.Stmt]) -> None:
-        for stmt in body:
-            if isinstance(stmt, t.Declare):
-                self._declare(stmt)
-            elif isinstance(stmt, t.Assign):
-                text = self._target(stmt.target, stmt.index)
-                if stmt.component is not None:
-                    text += f".{'xyzw'[stmt.component]}"
-                self._line(f"{text} = {self._value(stmt.value)};")
-            elif isinstance(stmt, t.If):
-                self._if(stmt)
-            elif isinstance(stmt, t.For):
-                self._for(stmt)
-            elif isinstance(stmt, t.Store):
-                self._store(stmt)
-            else:
-                self._line("memoryBarrierShared();")
-                self._line("barrier();")
+    def _barrier(self, _: t.Barrier) -> None:
+        self._line("memoryBarrierShared();")
+        self._line("barrier();")
 
     def _declare(self, stmt: t.Declare) -> None:
         local, value = stmt.local, stmt.value
-        text = f"{self._kind(local.type)} {_local(local)}"
+        text = self._declared(local)
         if value is None:
             self._line(f"{text}[{local.size}];" if local.size else f"{text};")
         elif self.is_old and local.frozen and value.time <= t.SPEC:
@@ -333,22 +289,17 @@ class _Shader:
         else:
             self._line(f"{text} = {self._value(value)};")
 
-    def _if(self, stmt: t.If) -> None:
-        self._open(f"if ({self._value(stmt.condition)})")
-        self._block(stmt.then)
-        if stmt.orelse:
-            self.depth -= 1
-            self._open("} else")
-            self._block(stmt.orelse)
-        self._close()
+    def _declared(self, local: t.Local) -> str:
+        return f"{self.types[local.type]} {_name(local)}"
 
     def _for(self, stmt: t.For) -> None:
         """Print a loop; in ESSL 1.00 with constant bounds and, if its own is none, an exit."""
-        name, kind, bound = _local(stmt.index), self._kind("int"), stmt.bound
-        start, step = self._constant(stmt.start), self._constant(stmt.step)
+        name, bound = _name(stmt.index), stmt.bound
         is_bounded = not self.is_old or bound.time <= t.SPEC
         limit = self._constant(bound, PRECEDENCE["+"]) if is_bounded else f"{MAX_TRIPS}.0"
-        self._open(f"for ({kind} {name} = {start}; {name} < {limit}; {name} += {step})")
+        start, step = self._constant(stmt.start), self._constant(stmt.step)
+        index = self._declared(stmt.index)
+        self._open(f"for ({index} = {start}; {name} < {limit}; {name} += {step})")
         if not is_bounded:
             self._line(f"if ({name} >= {self._value(bound, PRECEDENCE['+'])}) break;")
         self._block(stmt.body)
@@ -359,13 +310,6 @@ class _Shader:
         self._access(f"k_{stmt.name}_{stmt.tensor.name}({position}, {value});")
 
     # --- functions ------------------------------------------------------------------------------
-    def _function(self, function: t.Function) -> None:
-        args = ", ".join([f"{self._kind(a.type)} {_local(a)}" for a in function.args])
-        self._open(f"{self._kind(function.type)} f_{function.name}({args})")
-        self._block(function.body)
-        self._line(f"return {self._value(function.value)};")
-        self._close()
-
     def _main(self) -> None:
         self._open("void main()")
         self.main_at = len(self.lines)
@@ -385,7 +329,7 @@ class _Shader:
         self._line("ivec3 at = ivec3(gl_GlobalInvocationID);")
         inside = f"at.x < d_{out}.x && at.y < d_{out}.y && at.z < d_{out}.z * d_{out}.w"
         self._open(f"if ({inside})")
-        p = _local(main.args[0])
+        p = _name(main.args[0])
         self._line(f"ivec4 {p} = ivec4(at.xy, at.z % d_{out}.z, at.z / d_{out}.z);")
         self._block(main.body)
         value = stored(self.level, out, self.kinds[out], self._value(main.value))
@@ -403,13 +347,13 @@ class _Shader:
         if self.units > 1:
             self._line(f"float j = {level.remainder('f', self.units, 'texel')};")
         q = f"min(texel, n_{out})"
-        self._access(f"vec4 {_local(main.args[0])} = k_position({q}, d_{out});")
+        self._access(f"vec4 {_name(main.args[0])} = k_position({q}, d_{out});")
         if self.component is None:
             self._block(main.body)
             self._line(f"vec4 v = {self._value(main.value)};")
             text = stored(level, out, self.kinds[out], "v", "j")
         else:
-            self._line(f"float {_local(self.component.component)} = j;")
+            self._line(f"float {_name(self.component.component)} = j;")
             self._block(self.component.body)
             self._line(f"float v = {self._value(self.component.value)};")
             text = "k_unfloat(v)"
@@ -420,7 +364,7 @@ class _Shader:
         level, out, units = self.level, self.kernel.out.name, self.units
         count = max(1, level.layers // units)
         texels = side_by_side(self.kernel, count, self.along)
-        first = _local(texels.positions[0])
+        first = _name(texels.positions[0])
         self._line("highp vec2 place = gl_FragCoord.xy;")
         self._line("uint f = uint(place.y) * uint(ROW) + uint(place.x);")
         if level.layers < units:
@@ -431,7 +375,7 @@ class _Shader:
         last = f"n_{out} - {count - 1}u" if self.along == "row" else f"n_{out}"
         self._access(f"ivec4 {first} = k_position(int(min(q, {last})), d_{out});")
         for before, local in pairwise(texels.positions):
-            self._neighbour(_local(before), _local(local))
+            self._neighbour(_name(before), _name(local))
         self._block(texels.body)
         for j, value in enumerate(texels.values):
             self._line(f"vec4 v_{j} = {self._value(value)};")
@@ -477,7 +421,7 @@ class _Shader:
                 for layer in range(level.layers)
             ]
         for param in kernel.params:
-            lines.append(f"uniform highp {self._kind(param.type)} p_{param.name};")
+            lines.append(f"uniform highp {self.types[param.type]} p_{param.name};")
         for array in kernel.shared:
             size = self._value(array.size)
             lines.append(f"shared highp {array.type} m_{array.name}[{size}];")
@@ -500,29 +444,25 @@ class _Shader:
 
     def blob(self) -> KernelBlob:
         """Print everything and return the blob."""
-        for function in (
-            self.kernel.functions if self.component is None else self.component.functions
-        ):
-            self._function(function)
+        component = self.component
+        for function in self.kernel.functions if component is None else component.functions:
+            args = ", ".join(map(self._declared, function.args))
+            self._function(f"{self.types[function.type]} f_{function.name}({args})", function)
         self._main()
         helpers = self._helpers()
         used = self.called.union(*map(_words, helpers))
         self.lines[self.main_at : self.main_at] = [
-            _INDENT + count(self.level, x.name)
-            for x in self.kernel.tensors
-            if f"n_{x.name}" in used
+            INDENT + count(self.level, x.name) for x in self.kernel.tensors if f"n_{x.name}" in used
         ]
         text = "\n".join([*self._head(), *helpers, *self.lines, ""])
         return bind(self.kernel, self.level.dialect, text.encode(), self.kinds)
 
 
-def _local(local: t.Local) -> str:
-    """Return the name of a local; the prefix keeps it clear of reserved words."""
-    return f"l_{local.name}_{local.uid}"
-
-
-def _is_splat(expr: t.Expr) -> bool:
-    return isinstance(expr, t.Op) and expr.name == "splat"
+def _name(variable: t.Local | t.Shared) -> str:
+    """Return the name of a variable; the prefix keeps it clear of reserved words."""
+    if isinstance(variable, t.Shared):
+        return f"m_{variable.name}"
+    return f"l_{variable.name}_{variable.uid}"
 
 
 def _unsplat(expr: t.Expr) -> t.Expr:

@@ -71,9 +71,9 @@ def _by_width(texts: dict[str, str], base: str) -> Iterator[tuple[str, str]]:
     for n in ("", "2", "3", "4"):
         kind = VECTOR[base, int(n or 1)]
         for name, text in texts.items():
-            made = text.replace("TYPE", kind).replace("NAME", f"{name}{n}")
-            made = made.replace("IDIV", f"k_idiv{n}").replace("DIV", f"k_div{n}")
-            yield f"{name}{n}", made
+            helper = text.replace("TYPE", kind).replace("NAME", f"{name}{n}")
+            helper = helper.replace("IDIV", f"k_idiv{n}").replace("DIV", f"k_div{n}")
+            yield f"{name}{n}", helper
 
 
 def _for_vectors(name: str, text: str) -> Iterator[tuple[str, str]]:

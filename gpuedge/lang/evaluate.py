@@ -28,11 +28,6 @@ def _remainder(a: Number, b: Number) -> Number:
     return a - b * _quotient(a, b)
 
 
-def _wrapped(value: int) -> int:
-    """Return the low 32 bits of a value as an int."""
-    return (value - INT_MIN) % 2**32 + INT_MIN
-
-
 OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -44,10 +39,7 @@ OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     "==": operator.eq,
     "!=": operator.ne,
     "&": operator.and_,
-    "|": operator.or_,
-    "^": operator.xor,
     "neg": operator.neg,
-    "~": operator.invert,
 }
 """Operators that Python spells alike for its numbers and for arrays."""
 _FOLDED: dict[str, Callable[..., Number]] = {
@@ -56,7 +48,6 @@ _FOLDED: dict[str, Callable[..., Number]] = {
     "%": _remainder,
     "&&": lambda a, b: bool(a and b),
     "||": lambda a, b: bool(a or b),
-    "<<": lambda a, b: _wrapped(a << (b & 31)),
     ">>": lambda a, b: a >> (b & 31),
     "!": operator.not_,
     "min": min,

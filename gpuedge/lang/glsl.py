@@ -94,10 +94,10 @@ def _endless(compiler: str, filename: str) -> KernelSyntaxError:
 
 def _error(report: str, text: str, filename: str) -> KernelSyntaxError:
     """Turn a compiler's report into ours: file, line, message, and the line itself."""
-    found = re.search(r"(?:ERROR: )?[^\s:]*:(\d+):\s*(?:error: )?(.+)", report)
-    if found is None:
+    place = re.search(r"(?:ERROR: )?[^\s:]*:(\d+):\s*(?:error: )?(.+)", report)
+    if place is None:
         return KernelSyntaxError(f"{filename}: {report.strip()[:500] or 'does not compile'}")
-    line, message = int(found.group(1)), found.group(2).strip()
+    line, message = int(place.group(1)), place.group(2).strip()
     lines = text.splitlines()
     shown = lines[line - 1] if 0 < line <= len(lines) else ""
     return KernelSyntaxError(f"{filename}:{line}: {message}\n    {shown}")

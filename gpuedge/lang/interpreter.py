@@ -43,7 +43,6 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "%": np.fmod,
     "&&": np.logical_and,
     "||": np.logical_or,
-    "<<": np.left_shift,
     ">>": np.right_shift,
     "!": np.logical_not,
     "?:": np.where,
@@ -165,14 +164,14 @@ class _Run:
         return self.expressions[type(expr)](expr, frame)
 
     def _constant(self, expr: t.Literal | t.Spec | t.Param, _: Frame) -> Value:
-        found = self.constants.get(id(expr))
-        if found is None:
+        constant = self.constants.get(id(expr))
+        if constant is None:
             if isinstance(expr, t.Literal):
                 number = expr.value
             else:
                 number = (self.specs if isinstance(expr, t.Spec) else self.params)[expr.name]
-            found = self.constants[id(expr)] = DTYPES[expr.type](number)
-        return found
+            constant = self.constants[id(expr)] = DTYPES[expr.type](number)
+        return constant
 
     def _swizzle(self, expr: t.Swizzle, frame: Frame) -> Value:
         base = self.value(expr.base, frame)

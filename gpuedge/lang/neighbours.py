@@ -34,16 +34,16 @@ def side_by_side(kernel: t.Kernel, count: int, along: str) -> SideBySide:
     differing.find(main.body)
     copies = _Copies(differing, most_uid(kernel), count)
     positions = [copies.local(main.args[0], j) for j in range(count)]
-    body = [stmt for one in main.body for stmt in copies.statement(one)]
+    body = [stmt for outer in main.body for stmt in copies.statement(outer)]
     return SideBySide(positions, body, [copies.value(main.value, j) for j in range(count)])
 
 
 def most_uid(kernel: t.Kernel) -> int:
     """Return the highest number of a local."""
     functions = [*kernel.functions, kernel.main]
-    made = [a.uid for f in functions for a in f.args]
-    made += [local.uid for f in functions for local in _declared(f.body)]
-    return max(made)
+    uids = [a.uid for f in functions for a in f.args]
+    uids += [local.uid for f in functions for local in _declared(f.body)]
+    return max(uids)
 
 
 def _declared(body: list[t.Stmt]) -> Iterator[t.Local]:
@@ -149,15 +149,15 @@ class _Copies:
             return expr
         if isinstance(expr, t.LocalRef):
             return replace(expr, local=self.local(expr.local, j))
-        made = _changed(expr, lambda one: self.value(one, j))
-        if isinstance(made, t.Element) and isinstance(made.array, t.Local):
-            return replace(made, array=self.local(made.array, j))
-        return made
+        changed = _changed(expr, lambda child: self.value(child, j))
+        if isinstance(changed, t.Element) and isinstance(changed.array, t.Local):
+            return replace(changed, array=self.local(changed.array, j))
+        return changed
 
     def _shared(self, expr: t.Expr, into: list[t.Stmt]) -> t.Expr:
         """Return an expression that differs; what all neighbours load of it is loaded before."""
         if self._differing.has(expr):
-            return _changed(expr, lambda one: self._shared(one, into))
+            return _changed(expr, lambda child: self._shared(child, into))
         if not _loads(expr):
             return expr
         local = t.Local("all", expr.type, self._next(), expr.time)
@@ -167,10 +167,10 @@ class _Copies:
     def statement(self, stmt: t.Stmt) -> Iterator[t.Stmt]:
         """Yield a statement for all neighbours."""
         if isinstance(stmt, t.For) and stmt.index.uid not in self._differing.locals:
-            yield replace(stmt, body=[s for one in stmt.body for s in self.statement(one)])
+            yield replace(stmt, body=[s for inner in stmt.body for s in self.statement(inner)])
         elif isinstance(stmt, t.If) and not self._differing.has(stmt.condition):
             then, orelse = (
-                [s for one in part for s in self.statement(one)]
+                [s for inner in part for s in self.statement(inner)]
                 for part in (stmt.then, stmt.orelse)
             )
             yield replace(stmt, then=then, orelse=orelse)

@@ -89,11 +89,9 @@ class KernelParser:
             self.fail("the kernel has no out tensor")
         for tensor in kernel.tensors:
             if not tensor.used and not (kernel.form == "map" and tensor.access == "write"):
-                self.fail(
-                    f"tensor {tensor.name!r} is never used",
-                    "remove it: some APIs drop it from the interface and bindings would shift",
-                    at=self.tensor_at[tensor.name],
-                )
+                # Some APIs would drop it from the interface, and bindings would shift.
+                at = self.tensor_at[tensor.name]
+                self.fail(f"tensor {tensor.name!r} is never used", at=at)
         if kernel.form == "group" and not self.has_size:
             self.fail("a group kernel needs local_size(X, Y, Z);")
         for name in self.consts:
@@ -107,13 +105,13 @@ class KernelParser:
         is_out = self.texts[at] == "out"
         cursor.at += 1
         cursor.expect("tensor", "after 'in' or 'out'")
-        if is_out and any(tensor.access == "write" for tensor in kernel.tensors):
+        if is_out and any(other.access == "write" for other in kernel.tensors):
             self.fail("a kernel has one out tensor", at=at)
         self.tensor_at[self.texts[cursor.at]] = cursor.at
         name = self._new_name("tensor")
-        made = t.Tensor(name, "write" if is_out else "read", len(kernel.tensors))
-        kernel.tensors.append(made)
-        self.inside.names[name] = made
+        tensor = t.Tensor(name, "write" if is_out else "read", len(kernel.tensors))
+        kernel.tensors.append(tensor)
+        self.inside.names[name] = tensor
         cursor.expect(";", "after the name")
 
     def _const(self) -> None:
@@ -154,15 +152,15 @@ class KernelParser:
         at = cursor.at
         value = self.inside.typed(kind)
         default = self.inside.rules.constant(value, "the default of a spec", at).value
-        spec_id = 3 + sum(spec.spec_id > 2 for spec in kernel.specs)
+        spec_id = 3 + sum(other.spec_id > 2 for other in kernel.specs)
         if is_size:
             if default < 1:
                 self.fail(f"{name} is at least 1", at=cursor.at - 1)
             spec_id = _SIZE_NAMES.index(name)
             self.sizes[name] = int(default)
-        made = t.Spec(name, cast(ScalarType, kind), spec_id, default)
-        kernel.specs.append(made)
-        self.inside.names[name] = made
+        spec = t.Spec(name, cast(ScalarType, kind), spec_id, default)
+        kernel.specs.append(spec)
+        self.inside.names[name] = spec
         cursor.expect(";", "after the default")
 
     def _param(self) -> None:
@@ -173,11 +171,9 @@ class KernelParser:
             cursor.unexpected("expected int or float after 'param'")
         cursor.at += 1
         name = self._new_name("param")
-        if self.texts[cursor.at] == "=":
-            self.fail("a param has no default", "it is given with each dispatch; see spec")
-        made = t.Param(name, cast(Literal["int", "float"], kind))
-        self.kernel.params.append(made)
-        self.inside.names[name] = made
+        param = t.Param(name, cast(Literal["int", "float"], kind))
+        self.kernel.params.append(param)
+        self.inside.names[name] = param
         cursor.expect(";", "after the name")
 
     def _only_group(self) -> None:
@@ -202,9 +198,9 @@ class KernelParser:
             self.fail(f"a shared array of {size.value} elements", at=at)
         cursor.expect("]", "to close '['")
         cursor.expect(";", "after the declaration")
-        made = t.Shared(name, kind, size)
-        self.kernel.shared.append(made)
-        self.inside.names[name] = made
+        array = t.Shared(name, kind, size)
+        self.kernel.shared.append(array)
+        self.inside.names[name] = array
 
     def _local_size(self) -> None:
         self._only_group()
@@ -222,8 +218,7 @@ class KernelParser:
                 if name in self.inside.names:
                     self.fail(f"{name} is declared, so it is the size here", at=at)
             elif not (isinstance(size, t.Spec) and size.name == name):
-                hint = f"declare spec int {name} = 8; and write {name} here"
-                self.fail(f"size {axis + 1} is a positive constant or {name}", hint, at=at)
+                self.fail(f"size {axis + 1} is a positive constant or {name}", at=at)
             sizes.append(size)
             self.cursor.expect("," if axis < 2 else ")", "after the size")
         self.cursor.expect(";", "after local_size(...)")
@@ -238,7 +233,7 @@ class KernelParser:
         inside.in_main = cursor.accept("main")
         name = "main" if inside.in_main else self._new_name("function")
         if kind == "void" and not inside.in_main:
-            self.fail("a function returns a value", "it has no side effects otherwise", at=at - 1)
+            self.fail("a function returns a value", at=at - 1)
         outer = dict(inside.names)
         args = self._function_args()
         if inside.in_main:
@@ -247,16 +242,13 @@ class KernelParser:
         body: list[t.Stmt] = []
         while self.texts[cursor.at] not in ("return", "}"):
             inside.statement()(body)
-        made = t.Function(name, kind, args, body, self._return(kind, name))
+        function = t.Function(name, kind, args, body, self._return(kind, name))
         inside.names = outer
         if inside.in_main:
-            self.kernel.main, self.has_main = made, True
+            self.kernel.main, self.has_main = function, True
         else:
-            self.kernel.functions.append(made)
-            inside.names[name] = made
-            kinds = [kind, *(arg.type for arg in args)]
-            if name == "epilogue" and kinds != ["vec4", "vec4", "ivec4"]:
-                self.fail("the epilogue is vec4 epilogue(vec4 v, ivec4 p)", at=at)
+            self.kernel.functions.append(function)
+            inside.names[name] = function
 
     def _function_args(self) -> list[t.Local]:
         cursor = self.cursor
@@ -286,9 +278,7 @@ class KernelParser:
     def _return(self, kind: str, name: str) -> t.Expr | None:
         cursor = self.cursor
         if kind == "void":
-            if self.texts[cursor.at] == "return":
-                self.fail("void main() has no return", "there is no early exit: use if / else")
-            cursor.at += 1
+            cursor.expect("}", "at the end of main")
             return None
         if not cursor.accept("return"):
             self.fail(f"{name} ends without return")
@@ -311,7 +301,6 @@ def load(
     filename: str,
     consts: Mapping[str, int] | None = None,
     epilogue: str | None = None,
-    epilogue_name: str = "epilogue",
     is_half: bool = False,
 ) -> t.Kernel:
     """Parse, type and legalise a kernel text.
@@ -326,8 +315,6 @@ def load(
         Values that replace those of ``const int`` declarations.
     epilogue : str, optional
         Text that takes the place of the line ``//EPILOGUE``; by default one that changes nothing.
-    epilogue_name : str
-        What errors call the epilogue.
     is_half : bool
         Whether ``half`` and ``hvec4`` are float16. By default they are other words for ``float``
         and ``vec4``, so that one text serves both.
@@ -337,7 +324,7 @@ def load(
     KernelSyntaxError (GE-301)
         The first thing wrong, with line, column and caret.
     """
-    cursor = Cursor(text, filename, epilogue, epilogue_name)
+    cursor = Cursor(text, filename, epilogue)
     if not is_half:
         cursor.widen()
     kernel = KernelParser(cursor, consts or {}).parse()

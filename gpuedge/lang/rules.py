@@ -16,6 +16,7 @@ from gpuedge.lang.tokens import Cursor
 
 MAX_ARRAY: Final = 256  # elements of a local array: registers, on real devices
 MAX_LANES: Final = 128  # invocations of the largest subgroup that Vulkan allows
+NO_CASTS: Final = "there are no implicit casts: write 2.0 instead of 2, float(i), vec4(i4)"
 _CASTS = ({"int", "float"}, {"half", "float"})
 _ANY_NUMBERS = frozenset("+-*")  # what takes any two numbers of one type
 _LETTERS = {"x": 0, "y": 1, "z": 2, "w": 3}
@@ -49,7 +50,7 @@ class Rules:
 
     def _int(self, text: str) -> int:
         if len(text) > 1 and text[0] == "0":
-            self.fail("an int does not begin with 0", "there is no octal")
+            self.fail("an int does not begin with 0")
         if len(text) > 10 or int(text) > INT_MAX:
             self.fail(f"{text[:20]} does not fit in a 32-bit int")
         return int(text)
@@ -96,7 +97,7 @@ class Rules:
             value = self._literal(expr, at)
             if isinstance(value, t.Literal):
                 return value
-        self.fail(f"{what} must be a constant", "use literals, const int or unroll for", at=at)
+        self.fail(f"{what} must be a constant", at=at)
 
     def freeze(self, expr: t.Expr | None, at: int) -> None:
         """Note that the values of the locals in `expr` are relied upon, so they cannot change."""
@@ -112,8 +113,7 @@ class Rules:
 
     def wrong_value(self, kind: str, given: str, at: int) -> NoReturn:
         """Fail because a value of type `given` stands where one of type `kind` must."""
-        hint = "there are no implicit casts: write 2.0 instead of 2, vec4(x) instead of x"
-        self.fail(f"a value of type {given} for {kind}", hint, at=at)
+        self.fail(f"a value of type {given} for {kind}", NO_CASTS, at=at)
 
     # --- operators ----------------------------------------------------------------------------
     def binary(self, op: str, left: t.Expr, right: t.Expr, at: int) -> t.Expr:
@@ -121,14 +121,14 @@ class Rules:
         a, b = left.type, right.type
         if isinstance(left, t.Literal) and isinstance(right, t.Literal) and a == b == "int":
             key = (op, left.value, right.value)
-            found = self.folded.get(key)
-            if found is None:
-                found = self.fold(self._operator(op, left, right, at), at)
+            folded = self.folded.get(key)
+            if folded is None:
+                folded = self.fold(self._operator(op, left, right, at), at)
                 if not self.dead:
-                    self.folded[key] = found
-            return found
-        made = self._operator(op, left, right, at)
-        return made if made.time else self.fold(made, at)
+                    self.folded[key] = folded
+            return folded
+        operator = self._operator(op, left, right, at)
+        return operator if operator.time else self.fold(operator, at)
 
     def _operator(self, op: str, left: t.Expr, right: t.Expr, at: int) -> t.Op:
         a, b = left.type, right.type
@@ -171,29 +171,17 @@ class Rules:
             return
         if op in "/%" and value.value == 0:
             self.fail(f"int {op} needs a divisor, not 0", at=at)
-        if op in ("<<", ">>") and not 0 <= value.value < 32:
+        if op == ">>" and not 0 <= value.value < 32:
             self.fail(f"'{op}' shifts by 0 to 31 bits, not {value.value}", at=at)
 
     def _mismatch(self, op: str, a: str, b: str, at: int) -> NoReturn:
-        hint = None
-        if "bool" in (a, b):
-            hint = "a bool is used with && || ! == != and ?: only"
-        elif {t.BASE[a], t.BASE[b]} == {"int", "float"}:
-            hint = "there are no implicit casts: write 2.0 instead of 2, float(i), vec4(i4)"
-        elif "half" in (t.BASE[a], t.BASE[b]):
-            hint = "halves take + - * among themselves; convert by half(x), hvec4(v), vec4(h)"
-        elif op == "%":
-            hint = "% is for ints; for floats write a - b * floor(a / b)"
-        elif op in BITS:
-            hint = "bits are those of ints; floatBitsToInt(x) gives those of a float"
-        elif op in COMPARISONS:
-            hint = "compare components, for example a.x < b.x"
+        hint = None if t.BASE[a] == t.BASE[b] else NO_CASTS
         self.fail(f"'{op}' does not take {a} and {b}", hint, at=at)
 
     def unary(self, op: str, value: t.Expr, at: int) -> t.Expr:
-        """Return ``-``, ``!`` or ``~`` applied to a value."""
+        """Return ``-`` or ``!`` applied to a value."""
         base = t.BASE[value.type]
-        if (op == "!") != (base == "bool") or (op == "~" and base != "int"):
+        if (op == "!") != (base == "bool"):
             self.fail(f"'{op}' does not take {value.type}", at=at)
         if op == "-" and isinstance(value, t.Literal) and value.type in ("float", "half"):
             return t.Literal(value.type, -value.value)
@@ -216,9 +204,7 @@ class Rules:
             self.fail(f"{kind} has no components", at=at - 1)
         picked = tuple([_LETTERS.get(letter, 9) for letter in letters])
         if not 1 <= len(picked) <= 4 or max(picked) >= t.WIDTH[kind]:
-            allowed = "xyzw"[: t.WIDTH[kind]]
-            hint = f"use letters of '{allowed}'"
-            self.fail(f"'.{letters}' are not components of {kind}", hint, at=at)
+            self.fail(f"'.{letters}' are not components of {kind}", at=at)
         return picked
 
     def component(self, kind: str, index: t.Expr, at: int) -> int:
@@ -254,11 +240,7 @@ class Rules:
                     self.fail(f"index {value} is outside {array.name}[{array.size}]", at=at)
                 index = t.Literal("int", 0)
         elif is_map and not _counts(index):
-            self.fail(
-                "in a map kernel the index of a local array is made of constants and loop indices",
-                "write for (...), or choose by ?:",
-                at=at,
-            )
+            self.fail("map kernels index local arrays by constants and loop indices", at=at)
         return index
 
     def array_size(self, kind: str, size: t.Expr, at: int) -> int:
@@ -310,13 +292,7 @@ class Rules:
         return t.Literal("int", int(value.value))
 
     def _cannot(self, kind: str, given: str, at: int) -> NoReturn:
-        hint = None
-        if t.BASE[given] == "bool":
-            hint = "write condition ? 1.0 : 0.0"
-        elif t.BASE[given] != t.BASE[kind]:
-            hint = f"there are no implicit casts: write {t.BASE[kind]}(...) around each component"
-        elif t.WIDTH[given] > t.WIDTH[kind]:
-            hint = f"pick components, for example .{'xyzw'[: t.WIDTH[kind]]}"
+        hint = None if t.BASE[given] == t.BASE[kind] else NO_CASTS
         self.fail(f"{kind}() does not take {given}", hint, at=at)
 
     # --- built-ins and helpers ----------------------------------------------------------------
@@ -330,24 +306,16 @@ class Rules:
         kind = max(kinds, key=t.WIDTH.__getitem__)
         base, width = t.BASE[kind], t.WIDTH[kind]
         if any(t.BASE[k] not in bases or t.BASE[k] != base for k in kinds):
-            hint = "there are no implicit casts: write 2.0 instead of 2"
-            self.fail(f"{name}() does not take {', '.join(kinds)}", hint, at=at)
+            self.fail(f"{name}() does not take {', '.join(kinds)}", NO_CASTS, at=at)
         if any(t.WIDTH[k] not in (1, width) for k in kinds):
             self.fail(f"{name}() takes vectors of one width, not {', '.join(kinds)}", at=at)
-        if name == "dot" and (width == 1 or kinds[0] != kinds[1]):
-            self.fail(f"dot() takes two vectors of one width, not {', '.join(kinds)}", at=at)
         same = tuple([a if a.type == kind else t.Op(kind, "splat", (a,), a.time) for a in args])
-        if name == "dot":
-            kind = "float"
-        elif row.result:
-            kind = t.VECTOR[row.result, width]
         return self.fold(t.Op(kind, name, same, max([a.time for a in args])), at)
 
     def lane(self, value: t.Expr, number: t.Expr, at: int) -> t.Lane:
         """Return what a value is in one invocation of the subgroup."""
         if t.BASE[value.type] not in ("float", "int"):
-            hint = "convert halves by vec4(h) and back by hvec4(v)"
-            self.fail(f"lane_value() does not take {value.type}", hint, at=at)
+            self.fail(f"lane_value() does not take {value.type}", at=at)
         if number.type != "int":
             self.fail(f"the number of a lane is int, not {number.type}", at=at)
         wanted = int(self.constant(number, "the number of a lane", at).value)
@@ -368,11 +336,8 @@ class Rules:
         """Check the start, bound and step of a loop, and note that they are relied upon."""
         start, bound, step = parts
         if bound.time > t.UNIFORM:
-            self.fail(
-                "the bound of a loop is made of const, spec, param and dims() only",
-                "loop to the largest count and use if inside",
-                at=places[1],
-            )
+            what = "the bound of a loop is made of const, spec, param and dims() only"
+            self.fail(what, at=places[1])
         if step.time > t.SPEC or (isinstance(step, t.Literal) and step.value <= 0):
             self.fail("the step of a loop is a positive const or spec", at=places[2])
         if start.time > t.SPEC and is_map:

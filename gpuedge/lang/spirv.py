@@ -43,18 +43,11 @@ _OPERATORS = {
     "&&": (0, 0, s.LOGICAL_AND),
     "||": (0, 0, 166),
     "&": (0, s.BITWISE_AND, 0),
-    "|": (0, 197, 0),
-    "^": (0, 198, 0),
-    "<<": (0, 196, 0),
     ">>": (0, 195, 0),  # ShiftRightArithmetic
     "neg": (s.F_NEGATE, s.S_NEGATE, 0),
     "!": (0, 0, s.LOGICAL_NOT),
-    "~": (0, 200, 0),
     "cast": (s.CONVERT_F_TO_S, s.CONVERT_S_TO_F, 0),
     "precision": (s.CONVERT_F_TO_F, 0, 0),  # a cast between float and half
-    "floatBitsToInt": (s.BITCAST, 0, 0),
-    "intBitsToFloat": (0, s.BITCAST, 0),
-    "dot": (s.DOT, 0, 0),
 }
 _U_MIN, _F_CLAMP, _PACK_HALF, _UNPACK_HALF = 38, 43, 58, 62
 _ROLE = {kind: {"int": 1, "bool": 2}.get(base, 0) for kind, base in t.BASE.items()}
@@ -109,14 +102,14 @@ class _Printer:
         m = self.module
         if spec.type == "bool":
             opcode = s.SPEC_TRUE if spec.default else s.SPEC_FALSE
-            made = m.declare_typed(opcode, m.type("bool"))
+            constant = m.declare_typed(opcode, m.type("bool"))
         else:
             # The bits of the default are those of the ordinary constant.
             m.constant(spec.type, spec.default)
-            made = m.declare_typed(s.SPEC_CONSTANT, m.type(spec.type), m.globals[-1])
-        m.decorate(made, s.SPEC_ID, spec.spec_id)
-        m.name(made, spec.name)
-        return made
+            constant = m.declare_typed(s.SPEC_CONSTANT, m.type(spec.type), m.globals[-1])
+        m.decorate(constant, s.SPEC_ID, spec.spec_id)
+        m.name(constant, spec.name)
+        return constant
 
     def _push_block(self) -> int:
         m = self.module
@@ -125,17 +118,17 @@ class _Printer:
         m.decorate(block, s.BLOCK)
         for index, arg in enumerate(args):
             m.decorate_member(block, index, s.OFFSET, arg.offset)
-        made = m.declare_typed(s.VARIABLE, m.pointer(s.PUSH_CONSTANT, block), s.PUSH_CONSTANT)
-        m.name(made, "push")
-        return made
+        variable = m.declare_typed(s.VARIABLE, m.pointer(s.PUSH_CONSTANT, block), s.PUSH_CONSTANT)
+        m.name(variable, "push")
+        return variable
 
     def _tensor(self, tensor: t.Tensor) -> int:
         m = self.module
-        made = self._texel_buffer() if tensor.name in self.texels else self._buffer(tensor)
-        m.decorate(made, s.DESCRIPTOR_SET, 0)
-        m.decorate(made, s.BINDING, tensor.binding)
-        m.name(made, tensor.name)
-        return made
+        variable = self._texel_buffer() if tensor.name in self.texels else self._buffer(tensor)
+        m.decorate(variable, s.DESCRIPTOR_SET, 0)
+        m.decorate(variable, s.BINDING, tensor.binding)
+        m.name(variable, tensor.name)
+        return variable
 
     def _texel_buffer(self) -> int:
         m = self.module
@@ -148,16 +141,16 @@ class _Printer:
         block = m.declare(s.TYPE_STRUCT, m.texels(is_half=tensor.name in self.halves))
         m.decorate(block, s.BLOCK)
         m.decorate_member(block, 0, s.OFFSET, 0)
-        made = m.declare_typed(s.VARIABLE, m.pointer(s.STORAGE_BUFFER, block), s.STORAGE_BUFFER)
+        variable = m.declare_typed(s.VARIABLE, m.pointer(s.STORAGE_BUFFER, block), s.STORAGE_BUFFER)
         m.decorate_member(block, 0, s.NON_WRITABLE if tensor.access == "read" else s.NON_READABLE)
-        return made
+        return variable
 
     def _shared(self, array: t.Shared) -> int:
         m = self.module
         kind = m.declare(s.TYPE_ARRAY, m.type(array.type), self._size(array.size))
-        made = m.declare_typed(s.VARIABLE, m.pointer(s.WORKGROUP, kind), s.WORKGROUP)
-        m.name(made, array.name)
-        return made
+        variable = m.declare_typed(s.VARIABLE, m.pointer(s.WORKGROUP, kind), s.WORKGROUP)
+        m.name(variable, array.name)
+        return variable
 
     def _size(self, expr: t.Expr) -> int:
         """Return a module-level constant for an int expression of const and spec."""
@@ -182,16 +175,16 @@ class _Printer:
             m.declare_typed(s.SPEC_OP, uint, s.I_ADD, self._size(size), zero)
             for size in self.kernel.local_size
         ]
-        made = m.declare_typed(s.SPEC_COMPOSITE, m.type("uvec3"), *sizes)
-        m.decorate(made, s.BUILT_IN, s.WORKGROUP_SIZE)
+        whole = m.declare_typed(s.SPEC_COMPOSITE, m.type("uvec3"), *sizes)
+        m.decorate(whole, s.BUILT_IN, s.WORKGROUP_SIZE)
 
     def _input_variable(self, built_in: int, kind: str) -> int:
         """Return the variable of a built-in input, declared at its first use."""
         if built_in not in self.inputs:
             m = self.module
-            made = m.declare_typed(s.VARIABLE, m.pointer(s.INPUT, m.type(kind)), s.INPUT)
-            m.decorate(made, s.BUILT_IN, built_in)
-            self.inputs[built_in] = made
+            variable = m.declare_typed(s.VARIABLE, m.pointer(s.INPUT, m.type(kind)), s.INPUT)
+            m.decorate(variable, s.BUILT_IN, built_in)
+            self.inputs[built_in] = variable
         return self.inputs[built_in]
 
     # --- instructions -------------------------------------------------------------------------
@@ -200,8 +193,8 @@ class _Printer:
         m = self.module
         result = m.bound
         m.bound += 1
-        found = m.known.get(kind) or m.type(kind)
-        self.code += ((len(operands) + 3) << 16 | opcode, found, result, *operands)
+        type_id = m.known.get(kind) or m.type(kind)
+        self.code += ((len(operands) + 3) << 16 | opcode, type_id, result, *operands)
         return result
 
     def _do(self, opcode: int, *operands: int) -> None:
@@ -229,12 +222,12 @@ class _Printer:
     # --- values known all over the function ---------------------------------------------------
     def _at_entry(self, key: tuple[str | int, str | int], make: Callable[[], int]) -> int:
         """Return a value computed once in the first block, where it dominates every use."""
-        found = self.cached.get(key)
-        if found is None:
+        value = self.cached.get(key)
+        if value is None:
             self.code, kept = self.entry, self.code
-            found = self.cached[key] = make()
+            value = self.cached[key] = make()
             self.entry, self.code = self.code, kept
-        return found
+        return value
 
     def _pushed(self, index: int, kind: str) -> int:
         def make() -> int:
@@ -249,9 +242,9 @@ class _Printer:
 
     def _extent(self, tensor: t.Tensor, axis: int) -> int:
         """Return one extent of a tensor."""
-        found = self.cached.get((tensor.name, axis))
-        if found is not None:
-            return found
+        value = self.cached.get((tensor.name, axis))
+        if value is not None:
+            return value
         whole = self._extents(tensor)
         return self._at_entry(
             (tensor.name, axis), lambda: self._op(s.COMPOSITE_EXTRACT, "int", whole, axis)
@@ -493,11 +486,11 @@ class _Printer:
         kind = m.type(local.type)
         if local.size:
             kind = m.once(s.TYPE_ARRAY, kind, m.constant("uint", local.size))
-        made = m.id()
+        variable = m.id()
         pointer = m.pointer(s.PRIVATE_FUNCTION, kind)
-        self.variables += (4 << 16 | s.VARIABLE, pointer, made, s.PRIVATE_FUNCTION)
-        self.values[local.uid] = made
-        return made
+        self.variables += (4 << 16 | s.VARIABLE, pointer, variable, s.PRIVATE_FUNCTION)
+        self.values[local.uid] = variable
+        return variable
 
     def _declare(self, stmt: t.Declare) -> None:
         value = None if stmt.value is None else self._value(stmt.value)
@@ -569,8 +562,8 @@ class _Printer:
         args = [] if is_main else function.args
         types = [m.type("void" if is_main else function.type), *(m.type(a.type) for a in args)]
         signature = m.once(s.TYPE_FUNCTION, *types)
-        made = m.id()
-        head = [5 << 16 | s.FUNCTION, types[0], made, 0, signature]
+        result = m.id()
+        head = [5 << 16 | s.FUNCTION, types[0], result, 0, signature]
         for arg, arg_type in zip(args, types[1:], strict=True):
             self.values[arg.uid] = m.id()
             head += (3 << 16 | s.FUNCTION_PARAMETER, arg_type, self.values[arg.uid])
@@ -585,8 +578,8 @@ class _Printer:
             self._do(s.RETURN_VALUE, self._value(function.result))
         self._do(s.FUNCTION_END)
         m.functions += (*head, *self.variables, *self.entry, *self.code)
-        m.name(made, self.kernel.name if is_main else function.name)
-        return made
+        m.name(result, self.kernel.name if is_main else function.name)
+        return result
 
     def _map_main(self) -> None:
         """Print main under the guard that its texel exists, and store what it returns."""

@@ -24,7 +24,7 @@ VECTOR_EXTRACT, VECTOR_SHUFFLE, COMPOSITE_CONSTRUCT, COMPOSITE_EXTRACT = 77, 79,
 IMAGE_FETCH = 95
 CONVERT_F_TO_S, CONVERT_S_TO_F, CONVERT_F_TO_F, BITCAST = 110, 111, 115, 124
 S_NEGATE, F_NEGATE, I_ADD, I_SUB, I_MUL, S_DIV, S_REM = 126, 127, 128, 130, 132, 135, 138
-VECTOR_TIMES_SCALAR, DOT = 142, 148
+VECTOR_TIMES_SCALAR = 142
 LOGICAL_AND, LOGICAL_NOT, SELECT, U_LESS_THAN, S_LESS_THAN = 167, 168, 169, 176, 177
 SHIFT_RIGHT, BITWISE_AND = 194, 199
 CONTROL_BARRIER, LOOP_MERGE, SELECTION_MERGE, LABEL = 224, 246, 247, 248
@@ -112,10 +112,10 @@ class Module:
 
     def type(self, kind: str) -> int:
         """Return the id of a type of the language, ``uint``, ``uvec3``, ``bvec4`` or ``void``."""
-        found = self.known.get(kind)
-        if found is None:
-            found = self.known[kind] = self._type(kind)
-        return found
+        type_id = self.known.get(kind)
+        if type_id is None:
+            type_id = self.known[kind] = self._type(kind)
+        return type_id
 
     def _type(self, kind: str) -> int:
         if kind == "void":
@@ -148,7 +148,7 @@ class Module:
 
     def needs(self, *capabilities: int) -> None:
         """Declare what a device must be capable of."""
-        self.capabilities += [one for one in capabilities if one not in self.capabilities]
+        self.capabilities += [c for c in capabilities if c not in self.capabilities]
 
     def pointer(self, storage: int, kind: int) -> int:
         """Return the type of pointers to `kind` in a storage class."""
@@ -165,15 +165,15 @@ class Module:
         else:
             bits = int(value) & 0xFFFFFFFF
         key = (kind, bits)
-        found = self.known.get(key)
-        if found is None:
+        result = self.known.get(key)
+        if result is None:
             if kind == "bool":
                 opcode = CONSTANT_TRUE if value else CONSTANT_FALSE
-                found = self.declare_typed(opcode, self.type(kind))
+                result = self.declare_typed(opcode, self.type(kind))
             else:
-                found = self.declare_typed(CONSTANT, self.type(kind), bits)
-            self.known[key] = found
-        return found
+                result = self.declare_typed(CONSTANT, self.type(kind), bits)
+            self.known[key] = result
+        return result
 
     def assemble(self, *, is_half: bool = False) -> bytes:
         """Return the finished module, little-endian; `is_half` where it has float16."""
@@ -182,7 +182,7 @@ class Module:
         version = _VERSION_1_3 if SUBGROUPS in self.capabilities else _VERSION_1_0
         head = [
             *(MAGIC, version, 0, self.bound, 0),
-            *(word for one in self.capabilities for word in (2 << 16 | CAPABILITY, one)),
+            *(word for c in self.capabilities for word in (2 << 16 | CAPABILITY, c)),
             *((2 << 16 | CAPABILITY, FLOAT16) if is_half else ()),
             *((len(extension) + 1) << 16 | EXTENSION, *extension),
             *((len(library) + 2) << 16 | EXT_INST_IMPORT, self.glsl, *library),

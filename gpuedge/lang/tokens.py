@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Final, NoReturn
 
 from gpuedge.core.errors import KernelSyntaxError
@@ -38,39 +37,6 @@ KEYWORDS: Final = frozenset(
 RESERVED: Final = KEYWORDS | BASE.keys() | BUILTINS.keys() | ACCESS.keys() | STORES.keys()
 """Names that a text cannot declare (LX, LY, LZ only as specs of a group kernel)."""
 
-_LOOP = "the one loop is for (int i = 0; i < N; i++) { ... } with a const, spec or param N"
-_EXIT = "there is no early exit: use if / else, and one return at the end"
-_TYPES = "the types are float vec2 vec3 vec4 int ivec2 ivec3 ivec4 half hvec2 hvec3 hvec4 bool"
-_TENSORS = "tensors are declared with in tensor T; or out tensor T;"
-_WIDTH = "arithmetic is 32 bits wide, but for half and hvec4"
-TRAPS: Final = {
-    **dict.fromkeys(("while", "do"), _LOOP),
-    **dict.fromkeys(("break", "continue", "discard"), _EXIT),
-    "switch": "use if / else",
-    **dict.fromkeys(("struct", "uint", "double", "bvec2", "bvec4", "mat4"), _TYPES),
-    "qtensor": "only tensor is supported",
-    **dict.fromkeys(("layout", "buffer"), _TENSORS),
-    "uniform": "write param int N; for a value per dispatch, spec int N = 1; per pipeline",
-    "define": "write const int N = 1;",
-    **dict.fromkeys(("precision", "highp"), _WIDTH),
-    "inout": "parameters are read only; return the value",
-    "return": "a function has one return, its last statement",
-    "round": "roundeven rounds to nearest, ties to even, on every device",
-    "roundEven": "it is spelled roundeven",
-    "fract": "write x - floor(x)",
-    "mod": "write a - b * floor(a / b)",
-    "fma": "write a * b + c",
-    "length": "write sqrt(dot(v, v))",
-    "exp2": "write exp(x * 0.6931471805599453)",
-    "log2": "write log(x) * 1.4426950408889634",
-    "tan": "write sin(x) / cos(x)",
-    "isnan": "a NaN is what is not equal to itself: x != x",
-    "select": "write condition ? a : b",
-    **dict.fromkeys(("floatBitsToUint", "uintBitsToFloat"), "floatBitsToInt, intBitsToFloat"),
-    "gl_GlobalInvocationID": "map kernels get p; group kernels have group_id() and local_id()",
-}
-"""What to write instead of a word of GLSL that the language does not have."""
-
 FULL: Final = {"half": "float", "hvec2": "vec2", "hvec3": "vec3", "hvec4": "vec4"}
 """What halves are in a kernel that is not to compute in float16."""
 
@@ -84,19 +50,15 @@ _TOKEN = re.compile(
     r"([A-Za-z_]\w*"
     r"|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\w*"
     rf"|{_HOOK}"
-    r"|\+\+|--|<<=?|>>=?|[-+*/%<>=!&|^]=|&&|\|\||[-+*/%<>=!?:;,.(){}\[\]&|^~]"
+    r"|\+\+|>>=?|[-+*/%<>=!&]=|&&|\|\||[-+*/%<>=!?:;,.(){}\[\]&]"
     r"|.|\Z)",
     re.DOTALL | re.ASCII,
 )
 _HOOK_LINE = re.compile(_HOOK)
 _NUMBER = re.compile(r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|(\d+)")
-_KNOWN_FIRST = frozenset("-+*/%<>=!?:;,.(){}[]&|^~_") | frozenset(
+_KNOWN_FIRST = frozenset("-+*/%<>=!?:;,.(){}[]&|_") | frozenset(
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
-_BAD_HINTS = {
-    "#": "there is no preprocessor: use const int, and give values with consts=",
-    '"': "there are no strings",
-}
 
 
 class Cursor:
@@ -110,11 +72,10 @@ class Cursor:
         Number of the token that comes next.
     """
 
-    def __init__(self, text: str, filename: str, epilogue: str | None, epilogue_name: str) -> None:
+    def __init__(self, text: str, filename: str, epilogue: str | None) -> None:
         self.text = text
         self.filename = filename
         self.epilogue = DEFAULT_EPILOGUE if epilogue is None else epilogue
-        self.epilogue_name = epilogue_name
         self.texts: list[str] = _TOKEN.findall(text)
         self.at = 0
         self.hook = -1  # number of the first token of the epilogue
@@ -131,11 +92,11 @@ class Cursor:
         for token in {*self.texts[first:]}:
             if token and token[0] not in _KNOWN_FIRST:
                 at = self.texts.index(token, first)
-                self.fail(f"unexpected character {token!r}", _BAD_HINTS.get(token), at=at)
+                self.fail(f"unexpected character {token!r}", at=at)
 
     def _splice(self, *, given: bool) -> None:
-        found = _HOOK_LINE.search(self.text)
-        hooks = [i for i, token in enumerate(self.texts) if token[:2] == "//"] if found else []
+        has_hook = _HOOK_LINE.search(self.text)
+        hooks = [i for i, token in enumerate(self.texts) if token[:2] == "//"] if has_hook else []
         if len(hooks) > 1:
             self.fail("//EPILOGUE may stand in one place only", at=hooks[1])
         if not hooks:
@@ -155,28 +116,15 @@ class Cursor:
         """Return the text that token `at` lies in, what errors call it, and the offset there."""
         text, name = self.text, self.filename
         if self.hook <= at < self.hook_end:
-            text, name, at = self.epilogue, self.epilogue_name, at - self.hook
+            text, name, at = self.epilogue, "epilogue", at - self.hook
         elif self.hook >= 0 and at >= self.hook_end:
             at -= self.hook_end - self.hook - 1
         starts = [match.start(1) for match in _TOKEN.finditer(text)]
         return text, name, starts[min(at, len(starts) - 1)]
 
-    def fail(
-        self, message: str, hint: str | None = None, *, at: int | None = None, inside: int = 0
-    ) -> NoReturn:
-        """Raise KernelSyntaxError (GE-301) that shows token `at`, else the one that comes next.
-
-        The caret stands `inside` characters after the token's first one.
-        """
+    def fail(self, message: str, hint: str | None = None, *, at: int | None = None) -> NoReturn:
+        """Raise KernelSyntaxError (GE-301) that shows token `at`, else the one that comes next."""
         text, name, offset = self._place(self.at if at is None else at)
-        self._raise(message, hint, text, name, offset + inside)
-
-    def fail_epilogue(self, message: str) -> NoReturn:
-        """Raise KernelSyntaxError (GE-301) that shows where the epilogue's text begins."""
-        self._raise(message, None, self.epilogue, self.epilogue_name, 0)
-
-    @staticmethod
-    def _raise(message: str, hint: str | None, text: str, name: str, offset: int) -> NoReturn:
         start = text.rfind("\n", 0, offset) + 1
         line = text[start:].split("\n", 1)[0].rstrip()
         # Tabs are kept, so that the caret stands under the column whatever a tab's width is.
@@ -186,16 +134,12 @@ class Cursor:
 
     def unexpected(self, message: str) -> NoReturn:
         """Fail at the next token, saying what it is."""
-        found = self.texts[self.at]
-        self.fail(f"{message}, found {repr(found) if found else 'the end'}", TRAPS.get(found))
+        word = self.texts[self.at]
+        self.fail(f"{message}, found {repr(word) if word else 'the end'}")
 
-    def unknown(self, name: str, at: int, names: Mapping[str, object]) -> NoReturn:
-        """Fail because `name` is not declared; say what may have been meant."""
-        hint = TRAPS.get(name)
-        if hint is None:
-            near = get_close_matches(name, [*names, *BUILTINS, *ACCESS, *BASE], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else None
-        self.fail(f"{name!r} is not declared", hint, at=at)
+    def unknown(self, name: str, at: int) -> NoReturn:
+        """Fail because `name` is not declared."""
+        self.fail(f"{name!r} is not declared", at=at)
 
     # --- steps --------------------------------------------------------------------------------
     def accept(self, text: str) -> bool:
@@ -221,8 +165,7 @@ class Cursor:
     def check_free(self, name: str, at: int, names: Mapping[str, object]) -> None:
         """Fail if the name of token `at` is declared already."""
         if name in names:
-            hint = "every name has one meaning where it is seen"
-            self.fail(f"{name!r} is already declared", hint, at=at)
+            self.fail(f"{name!r} is already declared", at=at)
 
     def any_name(self, what: str) -> str:
         """Step over a name that the language allows."""
@@ -232,10 +175,7 @@ class Cursor:
         if name in RESERVED:
             self.fail(f"{name!r} is a word of the language and cannot name a {what}")
         if name[0] == "_" or name[-1] == "_" or "__" in name or name.startswith("gl_"):
-            self.fail(
-                f"{name!r} cannot be a name",
-                "names do not begin or end with _, contain __ or begin with gl_",
-            )
+            self.fail(f"{name!r} cannot be a name")
         self.at += 1
         return name
 
@@ -243,10 +183,5 @@ class Cursor:
         """Return whether the next token, `text`, is an int; fail if it is no float either."""
         match = _NUMBER.match(text)
         if match is None or match.end() != len(text):
-            suffix = text[match.end() if match else 0 :]
-            self.fail(
-                f"{suffix!r} right after a number",
-                "numbers have no suffix: write 1.0, not 1.0f or 1u; there is no hexadecimal",
-                inside=len(text) - len(suffix),
-            )
+            self.fail(f"{text!r} is no number")
         return match[1] is not None

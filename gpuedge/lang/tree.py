@@ -132,11 +132,11 @@ class Swizzle:
 class Op:
     """An operator or built-in by name, applied to values.
 
-    Binary operators have their own sign and two operands of equal type (shifts too); ``&&`` and
+    Binary operators have their own sign and two operands of equal type (``>>`` too); ``&&`` and
     ``||`` need not short-cut. The others:
 
-    ``neg``, ``!``, ``~``
-        Minus on numbers and number vectors, not on bool, complement of int and int vectors.
+    ``neg``, ``!``
+        Minus on numbers and number vectors, not on bool.
     ``?:``
         Condition (a scalar), yes, no; all three may be evaluated.
     ``vector``, ``splat``

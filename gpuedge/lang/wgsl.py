@@ -20,8 +20,8 @@ naga 29 refuses. It is not printed, since only devices of wgpu-native report suc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from gpuedge.core.kernel import KernelBlob, Number
 from gpuedge.core.storage import (
@@ -33,8 +33,9 @@ from gpuedge.core.storage import (
     TEXTURE_SHIFT,
 )
 from gpuedge.lang import tree as t
-from gpuedge.lang.builtins import BITS, BUILTINS, COMPARISONS, TANH_LIMIT
+from gpuedge.lang.builtins import COMPARISONS, TANH_LIMIT
 from gpuedge.lang.interface import bind, push_args
+from gpuedge.lang.printer import INDENT, POSTFIX, UNARY, Text, TextPrinter
 
 _SCALARS = {"float": "f32", "half": "f16", "int": "i32", "bool": "bool", "uint": "u32"}
 TYPES: Final = {
@@ -43,15 +44,10 @@ TYPES: Final = {
 }
 """WGSL spelling of each type."""
 
-_SIGNS = {"neg": "-", "!": "!", "~": "~"}
-_OPERATORS = COMPARISONS | BITS | {"&&", "||"}
-_LEVELS = {"+": 1, "-": 1, "*": 2, "/": 2}
-"""How strongly operators bind that need no parentheses among themselves."""
-_SPLIT = frozenset((*_LEVELS, *_OPERATORS, *_SIGNS))
+_ENCLOSED = COMPARISONS | {"&", "&&", "||"}
 _INT_MIN = -(2**31)
 _ZERO = "k_zero"
 _IDS = {"local_id": "k_local", "group_id": "k_group", "lane_id": "k_lane"}
-_STEP = "    "
 
 _INDEX = """\
 fn k_at(p: vec4<i32>, d: vec4<i32>) -> i32 {
@@ -123,43 +119,54 @@ def print_kernel(kernel: t.Kernel, _dialect: str, storage: Mapping[str, str]) ->
     return _WgslModule(kernel, storage).blob()
 
 
-class _WgslModule:
+class _WgslModule(TextPrinter):
     """One kernel on its way to text.
 
     Attributes
     ----------
     entry : dict of str to str
         Values that the function being printed copies when it begins: name to declaration.
-    helpers : set of str
-        Names of the helper functions that were used so far.
     shares_ids : bool
         Whether a function other than main asks where it runs.
     """
 
     def __init__(self, kernel: t.Kernel, storage: Mapping[str, str]) -> None:
-        self.kernel = kernel
+        super().__init__(kernel, TYPES, _name)
         self.storage = storage
         self.halves = {name for name, kind in storage.items() if kind == HALF_BUFFER}
         self.textures = {name for name, kind in storage.items() if kind in TEXTURE_KINDS}
         self.function = kernel.main
-        self.helpers: set[str] = set()
         self.shares_ids = False
         self.entry: dict[str, str] = {}
         self.held: dict[str, str] = {}  # literals in variables
         self.constant = 0  # how many operators of literals only we are inside of
-        self.printers: dict[type, Callable[[Any], str]] = {
+        self.expressions |= {
             t.Literal: self._literal,
-            t.Spec: lambda e: self._copy(f"c_{e.name}", f"s_{e.name}", "var"),
-            t.Param: lambda e: self._uniform(f"p_{e.name}", e.type),
-            t.LocalRef: lambda e: _name(e.local),
-            t.Element: lambda e: f"{_name(e.array)}[{self._value(e.index)}]",
-            t.Swizzle: self._swizzle,
             t.Op: self._op,
-            t.Load: self._load,
-            t.Dims: lambda e: self._extents(e.tensor),
+            t.Spec: lambda e: (self._copy(f"c_{e.name}", f"s_{e.name}", "var"), POSTFIX),
+            t.Param: lambda e: (self._uniform(f"p_{e.name}", e.type), POSTFIX),
+            t.Load: lambda e: (self._load(e), POSTFIX),
+            t.Dims: lambda e: (self._extents(e.tensor), POSTFIX),
             t.Identifier: self._identifier,
-            t.Lane: lambda e: f"subgroupShuffle({self._value(e.value)}, {e.lane}u)",
-            t.Call: lambda e: f"f_{e.function.name}({self._list(e.args)})",
+            t.Lane: lambda e: (f"subgroupShuffle({self._value(e.value)}, {e.lane}u)", POSTFIX),
+        }
+        self.operators |= {
+            **dict.fromkeys(_ENCLOSED, self._enclosed),
+            **dict.fromkeys(("==", "!="), self._equality),
+            "%": lambda e: self._helper("k_mod", e),
+            ">>": self._shift,
+            "neg": lambda e: (f"-({self._value(e.args[0])})", UNARY),
+            "!": lambda e: (f"!({self._value(e.args[0])})", UNARY),
+            "?:": lambda e: (f"select({self._list((*e.args[:0:-1], e.args[0]))})", POSTFIX),
+            "clamp": self._clamp,
+            "roundeven": lambda e: self._call("round", e.args),
+            "tanh": self._tanh,
+        }
+        self.statements |= {
+            t.Declare: self._declare,
+            t.For: self._for,
+            t.Store: self._store,
+            t.Barrier: lambda _: self._line("workgroupBarrier();"),
         }
 
     def _copy(self, name: str, source: str, word: str = "let") -> str:
@@ -181,220 +188,163 @@ class _WgslModule:
         d = self._extents(tensor)
         return self._copy(f"last_{tensor.name}", f"u32({d}.x * {d}.y * {d}.z * {d}.w - 1)")
 
-    def _helper(self, name: str) -> str:
+    def _needed(self, name: str) -> str:
         """Note that a helper function is needed, and return its name."""
-        self.helpers.add(name)
+        self.called.add(name)
         return name
 
     # --- expressions --------------------------------------------------------------------------
-    def _value(self, expr: t.Expr) -> str:
-        return self.printers[type(expr)](expr)
-
-    def _list(self, args: tuple[t.Expr, ...]) -> str:
-        return ", ".join([self._value(arg) for arg in args])
-
-    def _literal(self, expr: t.Literal) -> str:
+    def _literal(self, expr: t.Literal) -> Text:
         text = _literal(expr.type, expr.value)
-        if not self.constant or expr.type == "bool":
-            return text
-        # What the compiler evaluates must not overflow; what a variable holds may.
-        name = self.held.setdefault(text, f"k{len(self.held)}")
-        return self._copy(name, text, "var")
+        if self.constant and expr.type != "bool":
+            # What the compiler evaluates must not overflow; what a variable holds may.
+            name = self.held.setdefault(text, f"k{len(self.held)}")
+            text = self._copy(name, text, "var")
+        return text, POSTFIX
 
-    def _swizzle(self, expr: t.Swizzle) -> str:
-        base = self._value(expr.base)
-        if isinstance(expr.base, t.Op) and expr.base.name in _SPLIT:
-            base = f"({base})"
-        return base + "." + "".join(["xyzw"[i] for i in expr.components])
-
-    def _op(self, expr: t.Op) -> str:
+    def _op(self, expr: t.Op) -> Text:
         is_constant = expr.time == t.CONST and expr.name not in ("vector", "splat")
         self.constant += is_constant
-        name, args = expr.name, expr.args
-        if name == "%":
-            width = t.WIDTH[expr.type]
-            helper = self._helper(f"k_mod{width if width > 1 else ''}")
-            text = f"{helper}({self._list(args)})"
-        elif name in _LEVELS:
-            level = _LEVELS[name]
-            left, right = self._operand(args[0], level), self._operand(args[1], level + 1)
-            text = f"{left} {name} {right}"
-        elif name in _OPERATORS:
-            text = self._operator(name, args[0], args[1])
-        elif name in _SIGNS:
-            text = f"{_SIGNS[name]}({self._value(args[0])})"
-        elif name == "?:":
-            condition, yes, no = args
-            text = f"select({self._list((no, yes, condition))})"
-        elif name in ("vector", "splat", "cast"):
-            text = f"{TYPES[expr.type]}({self._list(args)})"
-        else:
-            text = self._builtin(expr)
+        text = self.operators[expr.name](expr)
         self.constant -= is_constant
         return text
 
-    def _operand(self, expr: t.Expr, level: int) -> str:
-        text = self._value(expr)
-        if isinstance(expr, t.Op) and 0 < _LEVELS.get(expr.name, 0) < level:
-            return f"({text})"
-        return text
+    def _enclosed(self, expr: t.Op) -> Text:
+        return f"({self._infix(expr)[0]})", POSTFIX
 
-    def _operator(self, op: str, left: t.Expr, right: t.Expr) -> str:
-        """Print an operator that stands in parentheses."""
-        a, b = self._value(left), self._value(right)
-        if op in ("==", "!=") and left.type in ("float", "half") and a == b:
-            whole = a if left.type == "float" else f"f32({a})"
-            return f"{'!' if op == '==' else ''}{self._helper('k_nan')}({whole})"
-        if op in ("<<", ">>"):  # counts are unsigned
-            b = f"{TYPES[right.type].replace('i32', 'u32')}({b})"
-        return f"({a} {op} {b})"
+    def _equality(self, expr: t.Op) -> Text:
+        left, right = expr.args
+        text = self._value(left)
+        if left.type not in ("float", "half") or text != self._value(right):
+            return self._enclosed(expr)
+        whole = text if left.type == "float" else f"f32({text})"
+        return f"{'!' if expr.name == '==' else ''}{self._needed('k_nan')}({whole})", POSTFIX
 
-    def _builtin(self, expr: t.Op) -> str:
-        args = [self._value(arg) for arg in expr.args]
-        if expr.name == "clamp":  # WGSL refuses constant bounds in the wrong order
-            return f"min(max({args[0]}, {args[1]}), {args[2]})"
-        if expr.name == "tanh":
-            low, high = (f"{TYPES[expr.type]}({x})" for x in (-TANH_LIMIT, TANH_LIMIT))
-            return f"tanh(clamp({args[0]}, {low}, {high}))"
-        if expr.name in ("floatBitsToInt", "intBitsToFloat"):
-            return f"bitcast<{TYPES[expr.type]}>({args[0]})"
-        return f"{BUILTINS[expr.name].wgsl or expr.name}({', '.join(args)})"
+    def _shift(self, expr: t.Op) -> Text:
+        value, count = map(self._value, expr.args)
+        unsigned = TYPES[expr.type].replace("i32", "u32")
+        return f"({value} >> {unsigned}({count}))", POSTFIX
 
-    def _identifier(self, expr: t.Identifier) -> str:
+    def _clamp(self, expr: t.Op) -> Text:
+        value, low, high = map(self._value, expr.args)
+        # WGSL refuses constant bounds in the wrong order.
+        return f"min(max({value}, {low}), {high})", POSTFIX
+
+    def _tanh(self, expr: t.Op) -> Text:
+        low, high = (f"{TYPES[expr.type]}({x})" for x in (-TANH_LIMIT, TANH_LIMIT))
+        return f"tanh(clamp({self._value(expr.args[0])}, {low}, {high}))", POSTFIX
+
+    def _identifier(self, expr: t.Identifier) -> Text:
         if self.function is not self.kernel.main:
             self.shares_ids = True
-        return _IDS[expr.name]
+        return _IDS[expr.name], POSTFIX
 
     def _load(self, expr: t.Load) -> str:
         tensor, position, last = expr.tensor, self._value(expr.position), self._last(expr.tensor)
         if expr.name == "load1":
-            return f"{self._helper(f'k_one_{tensor.name}')}({position}, {last})"
+            return f"{self._needed(f'k_one_{tensor.name}')}({position}, {last})"
         if expr.name == "texel":
             return self._texel(tensor, f"min(u32({position}), {last})")
         d = self._extents(tensor)
         if expr.name == "load4z":
-            self._helper("k_in2")
-            return f"{self._helper(f'k_z_{tensor.name}')}({position}, {d}, {last})"
+            self._needed("k_in2")
+            return f"{self._needed(f'k_z_{tensor.name}')}({position}, {d}, {last})"
         return self._texel(tensor, f"min(u32(k_at({position}, {d})), {last})")
 
     def _texel(self, tensor: t.Tensor, index: str) -> str:
         if tensor.name in self.textures:
-            return f"{self._helper(f'k_fetch_{tensor.name}')}({index})"
+            return f"{self._needed(f'k_fetch_{tensor.name}')}({index})"
         text = f"t_{tensor.name}[{index}]"
-        return text if tensor.name not in self.halves else f"{self._helper('k_halves')}({text})"
+        return text if tensor.name not in self.halves else f"{self._needed('k_halves')}({text})"
 
     def _stored(self, tensor: t.Tensor, value: str) -> str:
-        return value if tensor.name not in self.halves else f"{self._helper('k_unhalves')}({value})"
+        return value if tensor.name not in self.halves else f"{self._needed('k_unhalves')}({value})"
 
     # --- statements ---------------------------------------------------------------------------
-    def _block(self, body: list[t.Stmt]) -> list[str]:
-        """Print statements as lines."""
-        lines: list[str] = []
-        for stmt in body:
-            if isinstance(stmt, t.Declare):
-                lines.append(self._declare(stmt))
-            elif isinstance(stmt, t.Assign):
-                lines.append(self._assign(stmt))
-            elif isinstance(stmt, t.If):
-                lines += [f"if ({self._value(stmt.condition)}) {{", *self._inner(stmt.then)]
-                if stmt.orelse:
-                    lines += ["} else {", *self._inner(stmt.orelse)]
-                lines.append("}")
-            elif isinstance(stmt, t.For):
-                lines += self._for(stmt)
-            elif isinstance(stmt, t.Store):
-                lines += self._store(stmt)
-            else:
-                lines.append("workgroupBarrier();")
-        return lines
-
-    def _inner(self, body: list[t.Stmt]) -> list[str]:
-        return [_STEP + line for line in self._block(body)]
-
-    def _declare(self, stmt: t.Declare) -> str:
+    def _declare(self, stmt: t.Declare) -> None:
         local, kind = stmt.local, TYPES[stmt.local.type]
         if local.size:
             kind = f"array<{kind}, {local.size}>"
         if stmt.value is None:
-            return f"var {_name(local)}: {kind};"
+            self._line(f"var {_name(local)}: {kind};")
+            return
         word = "var" if local.assigned or stmt.value.time == t.CONST else "let"
-        return f"{word} {_name(local)}: {kind} = {self._value(stmt.value)};"
+        self._line(f"{word} {_name(local)}: {kind} = {self._value(stmt.value)};")
 
-    def _assign(self, stmt: t.Assign) -> str:
-        target = _name(stmt.target)
-        if stmt.index is not None:
-            target += f"[{self._value(stmt.index)}]"
-        if stmt.component is not None:
-            target += f".{'xyzw'[stmt.component]}"
-        return f"{target} = {self._value(stmt.value)};"
+    def _for(self, stmt: t.For) -> None:
+        name = _name(stmt.index)
+        start, bound, step = map(self._value, (stmt.start, stmt.bound, stmt.step))
+        self._open(f"for (var {name}: i32 = {start}; {name} < {bound}; {name} += {step})")
+        self._block(stmt.body)
+        self._close()
 
-    def _for(self, stmt: t.For) -> list[str]:
-        index = _name(stmt.index)
-        start, bound, step = (self._value(e) for e in (stmt.start, stmt.bound, stmt.step))
-        head = f"for (var {index}: i32 = {start}; {index} < {bound}; {index} += {step}) {{"
-        return [head, *self._inner(stmt.body), "}"]
-
-    def _store(self, stmt: t.Store) -> list[str]:
+    def _store(self, stmt: t.Store) -> None:
         tensor, position = stmt.tensor, self._value(stmt.position)
         if stmt.name == "storet":
             inside, index = f"u32(at) <= {self._last(tensor)}", "at"
         else:
             d = self._extents(tensor)
-            inside, index = f"{self._helper('k_in4')}(at, {d})", f"k_at(at, {d})"
+            inside, index = f"{self._needed('k_in4')}(at, {d})", f"k_at(at, {d})"
         value = self._stored(tensor, self._value(stmt.value))
-        before: list[str] = []
+        self._line("{")
+        self.indent += INDENT
+        self._line(f"let at = {position};")
         if self.kernel.has_lanes:  # lanes that store nothing may be taken from
-            before, value = [f"{_STEP}let v = {value};"], "v"
-        write = f"{_STEP}{_STEP}t_{tensor.name}[{index}] = {value};"
-        return ["{", f"{_STEP}let at = {position};", *before, f"{_STEP}if ({inside}) {{", write,
-                f"{_STEP}}}", "}"]  # fmt: skip
+            self._line(f"let v = {value};")
+            value = "v"
+        self._open(f"if ({inside})")
+        self._line(f"t_{tensor.name}[{index}] = {value};")
+        self._close()
+        self._close()
 
     # --- functions ----------------------------------------------------------------------------
-    def _function(self, function: t.Function) -> str:
+    def _whole_function(self, function: t.Function) -> None:
+        """Print a function, and before its body what it copies when it begins."""
         self.function, self.entry, self.held = function, {}, {}
-        if function is not self.kernel.main:
-            args = ", ".join([f"{_name(a)}: {TYPES[a.type]}" for a in function.args])
-            head = [f"fn f_{function.name}({args}) -> {TYPES[function.type]} {{"]
-            body = self._block(function.body)
-            body.append(f"return {self._value(function.value)};")
-        elif function.type == "void":
-            lane = "@builtin(subgroup_invocation_id) lane: u32, " if self.kernel.has_lanes else ""
-            head = self._head(f"{lane}@builtin(local_invocation_id) local")
-            word = "" if self.shares_ids else "let "
-            body = [f"{word}k_local = vec3<i32>(local);", f"{word}k_group = vec3<i32>(group);"]
-            body += [f"{word}k_lane = i32(lane);"] if lane else []
-            body += self._block(function.body)
+        at = len(self.lines) + 1
+        if function is self.kernel.main:
+            at += 2
+            self._main(function)
         else:
-            head = self._head("@builtin(global_invocation_id) id")
-            body = self._map_main()
-        lines = [*self.entry.values(), *body]
-        return "\n".join([*head, *[_STEP + line for line in lines], "}"]) + "\n"
+            args = ", ".join([f"{_name(a)}: {TYPES[a.type]}" for a in function.args])
+            self._function(f"fn f_{function.name}({args}) -> {TYPES[function.type]}", function)
+        self.lines[at:at] = [INDENT + line for line in self.entry.values()]
+        self.lines.append("")
 
-    def _head(self, place: str) -> list[str]:
-        """Print how main begins; no group has a number of 2^31 and more."""
+    def _main(self, main: t.Function) -> None:
+        """Print main; no group has a number of 2^31 and more."""
+        has_lanes = self.kernel.has_lanes
+        place = "@builtin(global_invocation_id) id"
+        if main.type == "void":
+            lane = "@builtin(subgroup_invocation_id) lane: u32, " if has_lanes else ""
+            place = f"{lane}@builtin(local_invocation_id) local"
         sizes = ", ".join([_size(size) for size in self.kernel.local_size])
-        return [
-            f"@compute @workgroup_size({sizes})",
-            f"fn main({place}: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {{",
-            f"{_STEP}let {_ZERO} = i32(group.x >> 31u);",
-        ]
+        self._line(f"@compute @workgroup_size({sizes})")
+        self._open(f"fn main({place}: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>)")
+        self._line(f"let {_ZERO} = i32(group.x >> 31u);")
+        if main.type == "void":
+            word = "" if self.shares_ids else "let "
+            self._line(f"{word}k_local = vec3<i32>(local);")
+            self._line(f"{word}k_group = vec3<i32>(group);")
+            if has_lanes:
+                self._line(f"{word}k_lane = i32(lane);")
+            self._block(main.body)
+        else:
+            self._map_main(main)
+        self._close()
 
-    def _map_main(self) -> list[str]:
+    def _map_main(self, main: t.Function) -> None:
         """Print main under the guard that its texel exists, and store what it returns."""
-        main, out = self.function, self.kernel.out
+        out = self.kernel.out
         d = self._extents(out)
         place = _name(main.args[0])
-        body = self._inner(main.body)
-        value = self._value(main.value)
-        inside = f"all(id < vec3<u32>(vec3<i32>({d}.x, {d}.y, {d}.z * {d}.w)))"
-        return [
-            f"if ({inside}) {{",
-            f"{_STEP}let z = i32(id.z);",
-            f"{_STEP}let {place} = vec4<i32>(i32(id.x), i32(id.y), z % {d}.z, z / {d}.z);",
-            *body,
-            f"{_STEP}t_{out.name}[k_at({place}, {d})] = {self._stored(out, value)};",
-            "}",
-        ]
+        self._open(f"if (all(id < vec3<u32>(vec3<i32>({d}.x, {d}.y, {d}.z * {d}.w))))")
+        self._line("let z = i32(id.z);")
+        self._line(f"let {place} = vec4<i32>(i32(id.x), i32(id.y), z % {d}.z, z / {d}.z);")
+        self._block(main.body)
+        value = self._stored(out, self._value(main.value))
+        self._line(f"t_{out.name}[k_at({place}, {d})] = {value};")
+        self._close()
 
     # --- the whole ----------------------------------------------------------------------------
     def _interface(self) -> list[str]:
@@ -436,19 +386,20 @@ class _WgslModule:
                 ("k_z_", _LOAD_Z, "min(u32(k_at(p, d)), last)"),
                 ("k_one_", _LOAD_1, "at >> 2u"),
             ):
-                if prefix + tensor.name in self.helpers:
+                if prefix + tensor.name in self.called:
                     own.append(text.format(tensor.name, self._texel(tensor, index)))
-            if f"k_fetch_{tensor.name}" in self.helpers:
+            if f"k_fetch_{tensor.name}" in self.called:
                 level = "" if self.storage[tensor.name] in IMAGE_KINDS else ", 0"
                 own.append(_FETCH.format(tensor.name, level))
-        return [_INDEX, *(text for name, text in _HELPERS.items() if name in self.helpers), *own]
+        return [_INDEX, *(text for name, text in _HELPERS.items() if name in self.called), *own]
 
     def blob(self) -> KernelBlob:
         """Print everything and return the blob."""
-        functions = [self._function(f) for f in (*self.kernel.functions, self.kernel.main)]
+        for function in (*self.kernel.functions, self.kernel.main):
+            self._whole_function(function)
         needs = ["enable f16;"] if self.kernel.is_half else []
         head = "\n".join([f"// {self.kernel.name}", *needs, *self._interface()])
-        text = "\n".join([head + "\n", *self._helper_texts(), *functions])
+        text = "\n".join([head + "\n", *self._helper_texts(), *self.lines])
         return bind(self.kernel, "wgsl", text.encode(), self.storage)
 
 

@@ -81,8 +81,7 @@ CONSTANTS = {
     "ivec4 i = ivec4(2147483647); i = i + ivec4(1); v = vec4(i / 65536);": [-32768] * 4,
     "int i = 5; int j = i * 1000000000; v = vec4(float(j / 65536));": [10757] * 4,
     "float s = S * 1.0e38; v = v + s * (s * S);": [np.inf] * 4,
-    "float s = S; int c = floatBitsToInt(s) >> 23; v = vec4(float(c));": [128] * 4,
-    "float s = intBitsToFloat(2143289344); v = s != s ? vec4(1.0) : vec4(0.0);": [1] * 4,
+    "int s = I; int c = s * 1000 >> 2 & 511; v = vec4(float(c));": [238] * 4,
     "float m = 0.0; for (int i = I - 2; i < I + 1; i++) { m += S; } v = vec4(m);": [6] * 4,
     "bool b = S > 1.0 && true; v = b ? vec4(S) : v;": [2] * 4,
 }

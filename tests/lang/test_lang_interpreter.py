@@ -137,10 +137,10 @@ def words(image: Array, x: int, y: int) -> Array:
     r = r + (far if y > 1 else total)
     r = r + flat[-1] + flat[-1] + image[-1, -1]
     r = np.minimum(r, np.clip(a * 100, -50, 50))
-    r = r + np.array([np.floor(a[0] / 2), np.ceil(a[1] / 2), np.sign(a[2]), a[3] >= 0])
+    r = r + np.array([np.floor(a[0] / 2), np.ceil(a[1] / 2), np.sign(a[2]), abs(a[3])])
     r = r + np.round(a / 2) + np.abs(a) + abs(x - 3) + min(x, 2) + max(-y, -1)
-    v = np.array([a[0], a[1], 1])
-    return np.asarray(r + np.array([a @ r, a[1], a[0] * a[0], -(v @ v)]), np.float32)
+    products = [a[0] * r[0], a[0] * a[0], -a[0] * a[1], -a[1]]
+    return np.asarray(r + np.array(products), np.float32)
 
 
 GROUP = "kernel group g;\nin tensor A;\nout tensor O;\nlocal_size(4, 1, 1);\nshared float M[4];\n"

@@ -45,7 +45,7 @@ FUNCTIONS = HEAD + (
     "float deep(vec4 v) { return v.x + v.y * 3.0; }\n"
     "vec4 add(vec4 v, vec4 w, float s) { vec4 u = v * s; return u + w * deep(w); }\n"
     "vec4 main(ivec4 p) { vec4 a = load4z(A, p - ivec4(1, 0, 0, 0));\n"
-    "vec4 b = vec4(a.yx, 1.0, deep(a)); float c = dot(a, b);\n"
+    "vec4 b = vec4(a.yx, 1.0, deep(a)); float c = deep(a * b);\n"
     "vec4 k = texel(K, p.x); vec4 u = vec4(c, 2.0, b.x, 4.0);\n"
     "return u - add(a, k, 2.0) + max(b, vec4(c)) + vec4(load1(A, 5)); }"
 )
@@ -181,8 +181,8 @@ WRONG: dict[str, tuple[Callable[..., bool], ModuleType, str, str]] = {
         beside, neighbours, "self._block(stmt.then, apart)", "self._block(stmt.then, is_apart)"),
     "assigned elsewhere": (
         beside, neighbours, "self._block(stmt.orelse, apart)", "pass"),
-    "arrays": (beside, neighbours, "return replace(made, array=self.local(made.array, j))",
-               "return made"),
+    "arrays": (beside, neighbours, "return replace(changed, array=self.local(changed.array, j))",
+               "return changed"),
     "columns of a group": (
         beside, neighbours, "size.value % self._count == 0", "size.value % 2 == 0"),
     "groups where there are no rows": (

@@ -209,8 +209,8 @@ def test_locals_that_never_change_need_no_variable() -> None:
         "bool b = v.x > 0.0; b = !b || F; v = b == F ? v : -v;",
         "vec3 q[2]; q[0] = v.xyz; q[1] = q[0]; q[1].z *= 2.0; v.x = q[1].z;",
         "ivec3 i = ivec3(p.xy, S); i[1] += P; i = -i % 3 / 2; v *= vec4(vec3(i), 1.0);",
-        "vec2 w = tanh(v.xy) + pow(v.zw, vec2(2.0)); v.w = tanh(w.x) + dot(w, step(0.5, w));",
-        "v = mix(v, vec4(1.0), 0.5) + sign(v) + roundeven(v) + inversesqrt(abs(v)); v.x = -v.x;",
+        "vec2 w = tanh(v.xy) + pow(v.zw, vec2(2.0)); v.w = tanh(w.x) + w.x * w.y;",
+        "v = sign(v) + roundeven(v) + sqrt(abs(v)); v.x = -v.x;",
         "v += texel(A, p.x) + load1(A, dims(A).y) + load4z(A, dims(A) - 1) + load4(A, ivec4(0));",
     ],
 )

@@ -97,9 +97,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) gro
         v7_r = v7_r + select(vec4<f32>(f32(v10_total)), f_far(v4_p), (v4_p.y > 1i));
         v7_r = v7_r + (vec4<f32>(k_one_A((-5i), last_A) + k_one_A(100000i, last_A)) + t_A[min(u32((-1i)), last_A)]);
         v7_r = min(v7_r, min(max(v6_a * vec4<f32>(100.0f), vec4<f32>((-50.0f))), vec4<f32>(50.0f)));
-        v7_r = v7_r + vec4<f32>(floor(v6_a.x * c_HALF), ceil(v6_a.y * c_HALF), sign(v6_a.z), step(0.0f, v6_a.w));
+        v7_r = v7_r + vec4<f32>(floor(v6_a.x * c_HALF), ceil(v6_a.y * c_HALF), sign(v6_a.z), abs(v6_a.w));
         v7_r = v7_r + (round(v6_a * vec4<f32>(p_G)) + abs(v6_a) + vec4<f32>(f32(abs(v4_p.x - 3i) + min(v4_p.x, 2i) + max(-(v4_p.y), (-1i)))));
         let v13_v: vec3<f32> = vec3<f32>(v6_a.xy, 1.0f);
-        t_O[k_at(v4_p, d_O)] = v7_r + vec4<f32>(dot(v6_a, v7_r), mix(v6_a.x, v6_a.y, 1.0f), f_square(v6_a.x), dot(v13_v, -(v13_v)));
+        t_O[k_at(v4_p, d_O)] = v7_r + vec4<f32>(v6_a.x * v7_r.x, f_square(v6_a.x), v13_v.xy * -(v13_v.yz));
     }
 }
