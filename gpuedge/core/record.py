@@ -1,7 +1,8 @@
-"""Frozen records, and the one check of records that are read back: from a disk, a pipe, a process.
+"""Frozen records, and the check of records that are read back: from a disk, a pipe, a process.
 
 What is read back may be of another version, damaged, or a driver's: `read` makes a record of it
 only where every field is what its annotation says. It works for `Record` and for dataclasses.
+`gpuedge.decide.saved` is for what callers make as well, such as `Policy`: checked when made.
 
 `Record` itself does without `dataclasses`, for what a cached `probe()` touches: importing that and
 making a dozen of them costs over 20 ms at the start of an application, more than the whole cached

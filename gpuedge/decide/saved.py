@@ -1,4 +1,7 @@
-"""Dataclasses that are kept as JSON: checked when made, whoever made them."""
+"""Dataclasses of decisions and policies that are kept as JSON: checked when made, by anyone.
+
+Everything else that is read back is checked by `gpuedge.core.record`.
+"""
 
 from __future__ import annotations
 
