@@ -71,7 +71,8 @@ def environment_is_restored(site: Site) -> None:
     kept, others = dict(os.environ), dict.fromkeys(site.info.candidate.env, "/nowhere.json")
     os.environ.update({**others, "VK_ADD_DRIVER_FILES": "/elsewhere.json"})
     before = dict(os.environ)
-    site.open().close()
+    backend = backends.load(site.level)
+    backend.open(backend.enumerate(site.info.candidate)[0]).close()
     assert dict(os.environ) == before
     os.environ.clear()
     os.environ.update(kept)
@@ -93,11 +94,11 @@ def cycles(site: Site) -> None:
         device.close()
         device.close()
 
-    for _ in range(3):
+    for _ in range(2):
         once()
     before, sizes = handles(), []
-    for _ in range(4):
-        for _ in range(site.request["cycles"] // 4):
+    for _ in range(3):
+        for _ in range(2):
             once()
         gc.collect()
         sizes.append(resident())
@@ -105,9 +106,9 @@ def cycles(site: Site) -> None:
     while handles() > before and time.monotonic() < end:
         time.sleep(0.01)  # a thread that was joined may be listed a moment longer
     assert handles() <= before, (before, handles())
-    # a driver's compiled code may grow by some hundred KiB a device: a buffer is 16 times as large
-    lost = min(b - a for a, b in pairwise(sizes))
-    assert lost < site.request["cycles"] * BIG * 16 // 4 or site.request["keeps_memory"], sizes
+    # a round keeps six such buffers if they are lost, or some hundred KiB of compiled code
+    is_kept = min(b - a for a, b in pairwise(sizes)) > 4 * BIG * 16
+    assert not is_kept or site.request["keeps_memory"], sizes
 
 
 @rule(GPUS)
@@ -176,14 +177,14 @@ def threads(site: Site) -> None:
 
     def many() -> None:
         try:
-            for _ in range(10):
+            for _ in range(4):
                 add(site.device)
             with site.device.entered(), site.device.entered():
                 add(site.device)
         except BaseException as error:
             failures.append(error)
 
-    for _ in range(3):
+    for _ in range(2):
         worker = threading.Thread(target=many)
         worker.start()
         worker.join(60)

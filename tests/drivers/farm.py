@@ -166,7 +166,7 @@ def answer(
         [sys.executable, str(child), EVERY[name].device, *map(str, arguments)],
         env=environ, capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     return done.stdout
 
 

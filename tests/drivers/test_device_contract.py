@@ -111,7 +111,7 @@ def held(configuration: str, checks: list[str]) -> None:
     """Run checks, and assert that all of them ran and held."""
     request = {
         "checks": checks, "facts": facts(configuration) if configuration != "null" else {},
-        "synchronous": configuration in SYNCHRONOUS, "cycles": 8,
+        "synchronous": configuration in SYNCHRONOUS,
         "keeps_memory": configuration in KEEPING,
     }  # fmt: skip
     printed = farm.answer(device_contract.__file__, configuration, json.dumps(request))
