@@ -44,9 +44,13 @@ def facts(site: Site) -> None:
     found["software"] = site.info.is_software
     assert wanted.pop("name") in identity.name, identity.name
     lanes, least = wanted.pop("lanes", [0]), wanted.pop("least", {})
+    told_at_all = wanted.pop("known")
     told = {name: found[name] for name in wanted}
     assert told == wanted, told
     assert site.device.caps.subgroup_lanes in lanes
+    assert [name for name in told_at_all if not found.get(name)] == []
+    alignment = site.device.caps.offset_alignment
+    assert alignment <= 256 and alignment & (alignment - 1) == 0
     assert {n: found[n] for n, bound in least.items() if found[n] < bound} == {}
     assert site.device.info.identity == identity and identity.api == site.level
 
@@ -58,7 +62,7 @@ def other_device_is_refused(site: Site) -> None:
     identifier = "GL_RENDERER" if site.level.startswith("gles") else "vendorID"
     changed: dict[str, Any] = {"name": "X", identifier: "X" if identifier[0] == "G" else 1}
     stranger = site.info.replace(identity=identity.replace(**changed))
-    with raises(DriverError, "another device"):
+    with raises(DriverError, f"{identifier}: expected {changed[identifier]!r}, found"):
         backend.open(stranger)
     if site.level in ("vulkan", "wgpu"):  # an EGL display is one device
         with raises(DriverError, "GE-405"):
@@ -253,8 +257,8 @@ def lost(site: Site) -> None:
     add(site.device)
 
 
-def spinning(device: DeviceImpl, seconds: float) -> Any:
-    """Record work that takes about that long."""
+def spinning(device: DeviceImpl, seconds: float) -> tuple[Any, Buffer]:
+    """Record work that takes about that long; returns the buffer that holds its results, too."""
     result, blob = tensor(device, 20_000, Usage.OUTPUT), printed(device, SPIN)
     turns, taken = 16, 0.0
 
@@ -263,18 +267,20 @@ def spinning(device: DeviceImpl, seconds: float) -> Any:
 
     while taken < 0.05 and turns < 10_000:
         turns *= 4
-        recording = device.record([work()])
+        recording = device.record([work()], (), [result])
         finish(device, recording)
         start = time.perf_counter()
         finish(device, recording)
         taken = time.perf_counter() - start
-    return device.record([work()] * max(1, int(seconds / taken)))
+    return device.record([work()] * max(1, int(seconds / taken)), (), [result]), result
 
 
 @rule(GPUS)
 def deadline(site: Site) -> None:
     """Waiting has an end; the work goes on, and can be waited for again."""
-    recording = spinning(site.device, 0.7)
+    recording, result = spinning(site.device, 0.7)
+    wanted = downloaded(site.device, result)
+    site.device.write(result, memoryview(np.zeros_like(wanted)))
     start = time.perf_counter()
     ticket = site.device.submit(recording)
     submitted = time.perf_counter() - start
@@ -288,6 +294,7 @@ def deadline(site: Site) -> None:
     site.device.wait(ticket, 60.0)
     assert waited < (time.perf_counter() - start) / 2, submitted
     site.device.wait(ticket, 0.0)
+    np.testing.assert_array_equal(downloaded(site.device, result), wanted)
     add(site.device)
 
 
@@ -300,7 +307,7 @@ def busy(site: Site) -> None:
     if site.request["synchronous"]:
         return
     device = backends.load(site.level).open(site.info)
-    recording = spinning(device, 1.0)
+    recording, _ = spinning(device, 1.0)
     common.CLOSE_TIMEOUT_S = 0.05
     device.submit(recording)
     start = time.perf_counter()

@@ -22,6 +22,9 @@ DIALECTS = {"gles20": "essl100", "gles30": "essl300", "gles31": "essl310", "vulk
 NAMES = {"zink": "zink (llvmpipe", "angle": "SwiftShader", "bare": "llvmpipe", "gl": "llvmpipe",
          "swiftshader": "SwiftShader", "lavapipe": "llvmpipe"}  # fmt: skip
 FORMS = {"vulkan": ["group", "map", "raw"], "wgpu": ["group", "map"], "gles31": ["group", "map"]}
+GL = ["GL_RENDERER", "GL_VENDOR", "GL_VERSION"]
+KNOWN = {"vulkan": ["apiVersion", "driverID"], **dict.fromkeys(farm.LEVELS, GL)}
+"""What a driver must tell of itself."""
 BUFFERS = ["buffer", "buffer_f16"]
 LIMITS: dict[str, dict[str, Any]] = {
     # every device is at least as able as the specification's minimum (Required Limits)
@@ -58,6 +61,7 @@ def facts(configuration: str) -> dict[str, Any]:
         "has_suballocation": level in ("gles31", "vulkan"),
         "name": NAMES.get(driver.removeprefix("angle-").removesuffix("-legacy"), driver),
     }  # fmt: skip
+    wanted["known"] = KNOWN.get(level, [])
     if level in TEXTURES:
         wanted["max_outputs"] = 1
     if level == "gles30":
