@@ -137,15 +137,24 @@ EXTRA: dict[str, Configuration] = {
 }
 """Variations that only the conformance cases run on: here float32 is kept as bit patterns."""
 
+CONTRACT: dict[str, Configuration] = {
+    "wgpu-angle-swiftshader": Configuration("wgpu", {VULKAN: "angle-vulkan"}),
+    "null": Configuration("null", {}),
+}
+"""What only the contract of devices runs on: a second SwiftShader, and what only pretends."""
+
+EVERY = FARM | EXTRA | CONTRACT
+"""All configurations."""
+
 
 def environment_of(name: str) -> dict[str, str]:
     """Return the whole environment of a configuration's processes."""
-    chosen = (FARM | EXTRA)[name]
+    chosen = EVERY[name]
     return {**os.environ, **chosen.environment()}
 
 
 def answer(
-    child: Path, name: str, *arguments: object, timeout: float = 280, **variables: object
+    child: Path | str, name: str, *arguments: object, timeout: float = 280, **variables: object
 ) -> str:
     """Return what a program of the tests prints about the device of a configuration.
 
@@ -154,16 +163,16 @@ def answer(
     require(name)
     environ = environment_of(name) | {key: str(value) for key, value in variables.items()}
     done = subprocess.run(
-        [sys.executable, str(child), (FARM | EXTRA)[name].device, *map(str, arguments)],
+        [sys.executable, str(child), EVERY[name].device, *map(str, arguments)],
         env=environ, capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     return done.stdout
 
 
 def require(name: str) -> None:
     """Skip the test, or fail where drivers are required, if a configuration's driver is missing."""
-    hint = (FARM | EXTRA)[name].missing()
+    hint = EVERY[name].missing()
     if hint:
         from required import absent  # children that import this module have no pytest to speak to
 

@@ -19,20 +19,6 @@ GLES = [name for name in farm.FARM if name.startswith("gles")]
 Check = tuple[str, dict[str, object]]
 
 
-def skip(name: str, hint: str) -> None:
-    """Skip the test, or fail where drivers are required."""
-    from required import absent  # not for the child, which has no pytest to tell
-
-    absent(f"the driver of {name} is not installed: {hint}")
-
-
-def need(configuration: str) -> None:
-    """Skip or fail where a configuration's drivers are not installed."""
-    hint = farm.FARM[configuration].missing()
-    if hint:
-        skip(configuration, hint)
-
-
 def run(configuration: str, *checks: str | Check) -> str:
     """Run checks under a configuration of the farm; return what was printed on standard error.
 
@@ -47,11 +33,10 @@ def run(configuration: str, *checks: str | Check) -> str:
     AssertionError
         With what the child wrote: an assertion does not hold there, or the process died.
     """
+    farm.require(configuration)
     env = farm.environment_of(configuration)
-    if configuration.endswith("-angle"):  # else it leads to the system's Vulkan drivers first
-        env[farm.VULKAN] = str(farm.file_of("angle").with_name("vk_swiftshader_icd.json"))
     wanted = [(c, {}) if isinstance(c, str) else c for c in checks]
-    request = {"level": farm.FARM[configuration].device, "checks": wanted}
+    request = {"level": farm.EVERY[configuration].device, "checks": wanted}
     done = subprocess.run(
         [sys.executable, __file__, json.dumps(request)],
         capture_output=True,

@@ -4,59 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
-from collections.abc import Callable
 from typing import Any
 
-from gles_kernels import COPY, SPIN, infos, launch, opened, printed, tensor, uploaded
-from gles_life import ONES, add
+from gles_life import ONES
+from seam_kernels import COPY, add, launch, opened, printed, tensor, uploaded
 
-from gpuedge import backends
-from gpuedge.backends import device as base
-from gpuedge.backends.base import Recording, Usage
-from gpuedge.backends.device import OpenDevice
+from gpuedge.backends.base import Usage
 from gpuedge.backends.gles import constants as c
 from gpuedge.core.errors import (
     DeviceLostError,
-    DeviceTimeoutError,
-    DriverError,
     OutOfMemoryError,
 )
-
-
-def lost(level: str) -> None:
-    """A lost context is an error of its own, then and ever after, and can be closed."""
-    device = opened(level)
-    blob = printed(device, COPY)
-    buffers = [uploaded(device, ONES), tensor(device, 64, Usage.OUTPUT)]
-    recording = device.record([launch(device, blob, buffers)])
-    ticket = device.submit(recording)
-    real = device.queue.gl.GetError
-    device.queue.gl.GetError = lambda: c.CONTEXT_LOST
-    calls: list[Callable[[], Any]] = [
-        lambda: device.submit(recording),
-        lambda: device.wait(ticket, 1.0),
-        lambda: device.write(buffers[0], memoryview(ONES)),
-        lambda: device.read(buffers[1], memoryview(bytearray(16))),
-        lambda: device.alloc(64, Usage.INPUT),
-        lambda: device.build(blob, {}),
-        lambda: device.record([]),
-    ]
-    for i, call in enumerate(calls):
-        try:
-            call()
-        except DeviceLostError as error:
-            assert error.code == "GE-401"
-            assert "GL_CONTEXT_LOST" in str(error)
-        else:
-            raise AssertionError(i)
-        device.queue.gl.GetError = real
-    device.free(buffers[0])
-    device.release(recording)
-    device.close()
-    again = opened(level)
-    add(again)
-    again.close()
 
 
 def reset(level: str) -> None:
@@ -92,48 +50,6 @@ def memory(level: str) -> None:
     device.close()
 
 
-def spinning(device: OpenDevice, seconds: float) -> Recording:
-    """Record work that takes about that long."""
-    result = tensor(device, 20_000, Usage.OUTPUT)
-    blob = printed(device, SPIN)
-
-    def work(turns: int) -> Recording:
-        return device.record([launch(device, blob, [result], params={"N": turns})])
-
-    turns = 16
-    while True:
-        device.wait(device.submit(work(turns)), 60.0)
-        start = time.perf_counter()
-        device.wait(device.submit(work(turns)), 60.0)
-        taken = time.perf_counter() - start
-        if taken > 0.05 or turns > 10_000:
-            break
-        turns *= 4
-    one = launch(device, blob, [result], params={"N": turns})
-    return device.record([one] * max(1, int(seconds / taken)))
-
-
-def deadline(level: str) -> None:
-    """Waiting has an end; the work goes on, and can be waited for again."""
-    device = opened(level)
-    work = spinning(device, 1.5)
-    start = time.perf_counter()
-    ticket = device.submit(work)
-    submitted = time.perf_counter() - start
-    try:
-        device.wait(ticket, 0.01)
-    except DeviceTimeoutError as error:
-        assert error.code == "GE-403"
-        waited = time.perf_counter() - start
-        device.wait(ticket, 60.0)
-        whole = time.perf_counter() - start
-        assert waited < whole / 2, (submitted, waited, whole)
-    else:
-        raise AssertionError(f"submit took {submitted:.3f} s")
-    device.wait(ticket, 0.0)
-    device.close()
-
-
 def unwaited(level: str) -> None:
     """Work whose waiting was interrupted is forgotten with the next that is waited for."""
     device = opened(level)
@@ -158,26 +74,3 @@ def unwaited(level: str) -> None:
     for ticket in tickets:
         device.wait(ticket, 0.0)
     device.close()
-
-
-def busy(level: str) -> None:
-    """Closing a busy device does not wait longer than it is told."""
-    base.CLOSE_TIMEOUT_S = 0.05
-    device = opened(level)
-    device.submit(spinning(device, 2.0))
-    start = time.perf_counter()
-    device.close()
-    assert time.perf_counter() - start < 1.8
-
-
-def other(level: str) -> None:
-    """A device that is no longer the one that was listed is refused."""
-    info = infos(level)[0]
-    stranger = info.replace(identity=info.identity.replace(name="X", GL_RENDERER="X"))
-    try:
-        backends.load(level).open(stranger)
-    except DriverError as error:
-        now = info.identity.GL_RENDERER
-        assert f"known here:   GL_RENDERER: expected 'X', found {now!r}\n" in str(error)
-    else:
-        raise AssertionError("it opens")

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gles_kernels import (
-    ADD,
-    downloaded,
-    infos,
-    launch,
-    opened,
-    printed,
-    run,
-    tensor,
-    uploaded,
-)
+from seam_kernels import add, downloaded, info_of, opened, tensor, uploaded
 
 from gpuedge import backends
 from gpuedge.backends.device import OpenDevice
@@ -31,58 +19,16 @@ from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.queue import GLContext, Want
 from gpuedge.backends.loading import driver_environment
 from gpuedge.core.errors import (
-    ClosedError,
     DeviceLostError,
     DriverError,
 )
 from gpuedge.core.kernel import KernelBlob
-from gpuedge.core.storage import TEXELS
 from gpuedge.probing.api import probe
 
 EGL_VENDOR = 0x3053
 EGL_ANGLE_WEBGL = 0x33AC
 
 ONES = np.ones(256, np.float32)
-
-
-def add(device: OpenDevice) -> None:
-    """Use every part of a device once, and leave nothing behind on it."""
-    buffers = [uploaded(device, ONES), uploaded(device, 2 * ONES), tensor(device, 64)]
-    kinds = {"A": TEXELS} if device.caps.max_texel_buffers else None
-    work = launch(device, printed(device, ADD, kinds), buffers)
-    run(device, [work])
-    np.testing.assert_array_equal(downloaded(device, buffers[2]), 3 * ONES)
-    for buffer in buffers:
-        device.free(buffer)
-    device.release(work.program)
-
-
-def resources() -> int:
-    """Open files and threads of this process."""
-    return sum(1 for name in ("fd", "task") for _ in Path("/proc/self", name).iterdir())
-
-
-def cycles(level: str, count: int) -> None:
-    """Opening, using and closing leaves no file and no thread behind."""
-    info = infos(level)[0]
-    backend = backends.load(level)
-
-    def once() -> None:
-        device = backend.open(info)
-        assert isinstance(device, OpenDevice)
-        add(device)
-        device.close()
-        device.close()
-
-    for _ in range(3):
-        once()
-    before = resources()
-    for _ in range(count):
-        once()
-    end = time.monotonic() + 30.0
-    while resources() > before and time.monotonic() < end:
-        time.sleep(0.01)  # a thread that was joined may be listed a moment longer
-    assert resources() <= before, (before, resources())
 
 
 KINDS = ("Buffer", "Framebuffer", "Program", "Shader", "Texture")
@@ -117,7 +63,7 @@ def objects(level: str) -> None:
 @contextmanager
 def application(level: str, *, is_desktop: bool) -> Iterator[Callable[[], tuple[Any, ...]]]:
     """Have a context of the application's own current; yields what tells the state."""
-    candidate = infos(level)[0].candidate
+    candidate = info_of(level).candidate
     with driver_environment(candidate):
         library = api.load(candidate)
         display = api.Display(library, api.platforms(library, candidate)[0])
@@ -162,7 +108,7 @@ def earlier_user(level: str, tells_more: bool) -> None:
             del os.environ["MESA_GLES_VERSION_OVERRIDE"]
         rows = probe(backends=[level], refresh=True, deadline_s=60.0).tried
         info = next(row.info() for row in rows if row.index is not None)
-        assert (infos(level)[0].identity.deviceUUID is not None) is tells_more
+        assert (info_of(level).identity.deviceUUID is not None) is tells_more
         assert (info.identity.deviceUUID is None) is tells_more
         device = backends.load(level).open(info)
         assert isinstance(device, OpenDevice)
@@ -276,63 +222,6 @@ def expecting_loss() -> Iterator[None]:
         assert "terminated" in str(error) and "open it again" in str(error)
     else:
         raise AssertionError("it works")
-
-
-def two(level: str) -> None:
-    """Two devices of one display: closing one leaves the other working."""
-    first, second = opened(level), opened(level)
-    add(first)
-    add(second)
-    first.close()
-    add(second)
-    try:
-        add(first)
-    except ClosedError as error:
-        assert error.code == "GE-204"
-    else:
-        raise AssertionError("a closed device works")
-    second.close()
-
-
-def threads(level: str) -> None:
-    """A device opened in one thread works in others, one at a time."""
-    device = opened(level)
-    add(device)
-    failures: list[BaseException] = []
-
-    def many() -> None:
-        try:
-            for _ in range(20):
-                add(device)
-        except BaseException as error:
-            failures.append(error)
-
-    workers = [threading.Thread(target=many) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
-    assert failures == []
-    add(device)
-    device.close()
-
-
-def fork(level: str) -> None:
-    """A forked child is told; the parent's device goes on."""
-    device = opened(level)
-    add(device)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            add(device)
-        except ClosedError as error:
-            status = 0 if "forked" in str(error) else 2
-        device.close()
-        os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    add(device)
-    device.close()
 
 
 def webgl(level: str, file: str) -> None:

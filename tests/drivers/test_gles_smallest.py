@@ -8,7 +8,6 @@ from pathlib import Path
 
 import farm
 import pytest
-from gles_child import need
 
 pytestmark = pytest.mark.driver
 SCRIPT = Path(__file__).with_name("gles_smallest.py")
@@ -17,7 +16,7 @@ SCRIPT = Path(__file__).with_name("gles_smallest.py")
 @pytest.mark.parametrize("level", ["gles20", "gles30", "gles31"])
 def test_every_operation_fits(level: str) -> None:
     configuration = f"{level}-llvmpipe"
-    need(configuration)
+    farm.require(configuration)
     done = subprocess.run(
         [sys.executable, SCRIPT, level], env=farm.environment_of(configuration),
         capture_output=True, text=True, timeout=280, check=False,

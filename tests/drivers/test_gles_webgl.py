@@ -10,13 +10,12 @@ from pathlib import Path
 
 import essl_corpus
 import pytest
-from gles_child import need, run
+from gles_child import run
 
 pytestmark = pytest.mark.driver
 
 
 def test_every_text_is_taken(tmp_path: Path) -> None:
-    need("gles20-angle")
     texts = dict(essl_corpus.corpus("essl100"))
     file = tmp_path / "texts.json"
     file.write_text(json.dumps(texts))

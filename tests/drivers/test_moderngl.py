@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import farm
 import pytest
-from gles_child import need, run
+from gles_child import run
 
 import gpuedge
 from gpuedge.core.errors import UsageError
@@ -13,13 +13,11 @@ pytestmark = pytest.mark.driver
 
 
 def test_context_that_moderngl_makes() -> None:
-    need("gles31-llvmpipe")
     run("gles31-llvmpipe", "beside_desktop", "refusals_of_contexts")
 
 
 @pytest.mark.parametrize("configuration", ["gles31-llvmpipe", "gles31-zink", "gles30-llvmpipe"])
 def test_context_of_opengl_es(configuration: str) -> None:
-    need(configuration)
     run(configuration, "beside_es")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import texel_reads
 from conftest import CANDIDATES
-from gles_child import need, run
+from gles_child import run
 from validation import validated
 from wgpu_kernels import ADAPTERS, open_on, upload
 
@@ -63,18 +63,16 @@ def test_every_read_gives_the_same_bits_on_webgpu(
     ],
 )
 def test_every_read_gives_the_same_bits_on_gles(configuration: str) -> None:
-    need(configuration)
     run(configuration, "texel_reads")
 
 
 def test_driver_without_the_extension_or_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    need("gles31-llvmpipe")
     run("gles31-llvmpipe", "no_texel_function")
     gone = "-GL_EXT_texture_buffer -GL_OES_texture_buffer"
     bare = farm.FARM["gles31-llvmpipe"]
     with_out = {**bare.variables, "MESA_EXTENSION_OVERRIDE": gone}
     one = farm.Configuration(bare.device, bare.files, with_out)
-    monkeypatch.setitem(farm.FARM, "gles31-llvmpipe", one)
+    monkeypatch.setitem(farm.EVERY, "gles31-llvmpipe", one)
     run("gles31-llvmpipe", "no_texel_buffers")
 
 

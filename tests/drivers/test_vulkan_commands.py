@@ -106,34 +106,3 @@ def test_a_replay_calls_three_functions(
     assert names == ["vkQueueSubmit", "vkWaitForFences", "vkResetFences"] * 100
     assert len(device.queue._free) == 1
     device.close()
-
-
-def test_recordings_in_flight_together_keep_their_order(vulkan_info: DeviceInfo) -> None:
-    device = validated(vulkan_info)
-    source = upload(device, ONES)
-    middle, result = (device.alloc(ONES.nbytes, Usage.OUTPUT) for _ in range(2))
-    first = device.record([dispatch(device, SCALE, [source, middle], 64, k=1)], [source], [middle])
-    second = device.record([dispatch(device, SCALE, [middle, result], 64, k=2)], [], [result])
-    tickets = [device.submit(r) for r in (first, second, first, second)]
-    device.wait(tickets[-1], 60.0)
-    np.testing.assert_array_equal(download(device, result), 8 * ONES)
-    device.wait(tickets[0], 60.0)
-    device.close()
-
-
-def test_releasing_everything_leaves_nothing(vulkan_info: DeviceInfo) -> None:
-    device = validated(vulkan_info)
-    for _ in range(20):
-        source, result = upload(device, ONES), device.alloc(ONES.nbytes, Usage.OUTPUT)
-        work = dispatch(device, SCALE, [source, result], 64)
-        recording = device.record([work], [source], [result])
-        device.wait(device.submit(recording), 60.0)
-        device.release(recording)
-        device.release(recording)
-        device.release(work.program)
-        device.free(source)
-        device.free(result)
-    assert not device._live
-    assert all(block.free.is_empty for block in device.memory.blocks)
-    assert device.record([], [], []) is not None
-    device.close()

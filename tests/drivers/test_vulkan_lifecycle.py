@@ -1,4 +1,4 @@
-"""Finding, opening and closing drivers: nothing leaks, nothing is left changed."""
+"""Finding and opening Vulkan's drivers: what is missing is named, an old version is enough."""
 
 from __future__ import annotations
 
@@ -6,42 +6,20 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from validation import validated
-from vulkan_kernels import add_on
+from vulkan_kernels import HEAD, INDEX, add_on, dispatch, download, kernel, run, upload
 
 from gpuedge.backends import load
-from gpuedge.backends.base import Candidate, DeviceInfo
+from gpuedge.backends.base import Candidate, DeviceInfo, Usage
+from gpuedge.backends.vulkan import physical
 from gpuedge.core.errors import BackendUnavailableError
 
 pytestmark = pytest.mark.driver
 ONES = np.ones(64, np.float32)
-
-
-def resources() -> int:
-    """Open files and threads of this process."""
-    return sum(1 for name in ("fd", "task") for _ in Path("/proc/self", name).iterdir())
-
-
-def test_opening_again_and_again_leaks_nothing(vulkan_info: DeviceInfo) -> None:
-    def once() -> None:
-        device = load("vulkan").open(vulkan_info)
-        np.testing.assert_array_equal(add_on(device, ONES, ONES), 2 * ONES)
-        device.close()
-
-    once()
-    once()
-    before = resources()
-    for _ in range(15):
-        once()
-    deadline = time.monotonic() + 30.0
-    while resources() > before and time.monotonic() < deadline:
-        time.sleep(0.01)  # a thread that was joined may be listed a moment longer
-    assert resources() <= before
 
 
 def test_environment_is_restored(
@@ -123,25 +101,6 @@ def test_drivers_without_hardware_have_no_device(tmp_path: Path) -> None:
             assert devices
 
 
-def test_drivers_write_nothing_on_the_terminal(vulkan_candidate: Candidate) -> None:
-    code = f"""
-from gpuedge.backends import load
-backend = load("vulkan")
-candidate = backend.candidates({{"VK_DRIVER_FILES": {vulkan_candidate.key!r}}})[0]
-backend.open(backend.enumerate(candidate)[0]).close()
-"""
-    bare = {k: v for k, v in os.environ.items() if not k.startswith(("XDG_", "VK_", "WAYLAND"))}
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env=bare,
-        check=False,
-    )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
-
-
 def test_missing_loader_and_package_are_told_apart() -> None:
     code = """
 import sys
@@ -174,13 +133,18 @@ print(reason())
     ], ran.stderr
 
 
-def test_importing_the_backend_loads_no_library() -> None:
-    code = (
-        "import sys, os; from gpuedge.backends import load;"
-        "load('vulkan').candidates(os.environ);"
-        "print(sorted({'vulkan', 'numpy', 'cffi', 'ctypes'} & set(sys.modules)))"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=True
-    )
-    assert ran.stdout == "[]\n"
+def test_vulkan_1_0_with_storage_buffer_class(
+    vulkan_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(physical, "MAX_VERSION", (1, 0))
+    device = validated(vulkan_info)
+    assert device.caps.has_fp16_storage is None
+    assert device.caps.subgroup_lanes == 0
+    head = HEAD.replace("layout", "#pragma use_storage_buffer\nlayout", 1)
+    modern = kernel("modern", f"{INDEX} t1[i] = t0[i] * 2.0 + k;", 2, head=head)
+    assert b"SPV_KHR_storage_buffer_storage_class" in modern.code
+    x = np.arange(100, dtype=np.float32)
+    source, result = upload(device, x), device.alloc(x.nbytes, Usage.OUTPUT)
+    run(device, [dispatch(device, modern, [source, result], 100, k=1.5)], [source], [result])
+    np.testing.assert_array_equal(download(device, result), x * 2 + np.float32(1.5))
+    device.close()

@@ -1,4 +1,4 @@
-"""Memory on real drivers: buffers never share bytes, freed memory is used again."""
+"""Memory on Vulkan: blocks of the right size, used again; copies; flushes where they are due."""
 
 from __future__ import annotations
 
@@ -10,61 +10,18 @@ import pytest
 from validation import validated
 from vulkan_kernels import add_on
 
-from gpuedge.backends.base import Buffer, DeviceInfo, Usage
+from gpuedge.backends.base import DeviceInfo, Usage
 from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.vulkan import constants, memory, physical
-from gpuedge.backends.vulkan.memory import BLOCK_BYTES, VulkanBuffer
+from gpuedge.backends.vulkan.memory import VulkanBuffer
 from gpuedge.backends.vulkan.physical import MemoryType, Physical, describe
 
 pytestmark = pytest.mark.driver
-USAGES = list(Usage)
 
 
 def reserved(device: OpenDevice) -> int:
     """Bytes of device memory allocated from the driver."""
     return sum(block.free.size for block in device.memory.blocks)
-
-
-@pytest.mark.parametrize("staging", [False, True])
-def test_many_buffers_keep_their_bytes(vulkan_info: DeviceInfo, staging: bool) -> None:
-    device = validated(vulkan_info, staging=staging)
-    rng = np.random.default_rng(11)
-    live: list[tuple[Buffer, bytes]] = []
-    for _ in range(250):
-        if live and rng.random() < 0.45:
-            buffer, content = live.pop(int(rng.integers(len(live))))
-            into = bytearray(len(content))
-            device.read(buffer, memoryview(into))
-            assert into == content
-            device.free(buffer)
-        else:
-            size = int(rng.choice([1, 3, 64, 255, 4096, 100_001]) * rng.integers(1, 5))
-            buffer = device.alloc(size, USAGES[int(rng.integers(4))])
-            assert buffer.nbytes == size
-            content = rng.bytes(size)
-            device.write(buffer, memoryview(content))
-            live.append((buffer, content))
-    for buffer, content in live:
-        into = bytearray(len(content))
-        device.read(buffer, memoryview(into))
-        assert into == content
-    device.close()
-
-
-def test_freed_memory_is_used_again(vulkan_info: DeviceInfo) -> None:
-    device = validated(vulkan_info)
-    first = device.alloc(1 << 20, Usage.OUTPUT)
-    assert isinstance(first, VulkanBuffer)
-    place, total = first.offset, reserved(device)
-    assert total == BLOCK_BYTES
-    for _ in range(200):
-        device.free(first)
-        first = device.alloc(1 << 20, Usage.OUTPUT)
-        assert isinstance(first, VulkanBuffer)
-        assert first.offset == place
-    assert reserved(device) == total
-    assert device.counters.allocations == 201
-    device.close()
 
 
 def test_big_buffers_get_blocks_of_their_size_and_reuse_them(
@@ -106,29 +63,6 @@ def test_staged_copies_leave_no_memory_behind(
     device.read(kept, memoryview(into))
     np.testing.assert_array_equal(into, content)
     device.close()
-
-
-def test_freeing_twice_and_after_close_is_harmless(vulkan_info: DeviceInfo) -> None:
-    device = validated(vulkan_info)
-    buffer = device.alloc(100, Usage.OUTPUT)
-    other = device.alloc(100, Usage.OUTPUT)
-    device.free(buffer)
-    device.free(buffer)
-    ones = np.ones(64, np.float32)
-    np.testing.assert_array_equal(add_on(device, ones, ones), 2 * ones)
-    device.close()
-    device.free(other)
-
-
-def test_shaped_and_read_only_views_are_copied_whole(vulkan_device: OpenDevice) -> None:
-    image = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    image.setflags(write=False)
-    for usage in (Usage.INPUT, Usage.CONSTANT, Usage.OUTPUT):
-        buffer = vulkan_device.alloc(image.nbytes, usage)
-        vulkan_device.write(buffer, memoryview(image))
-        into = np.zeros((4, 6), np.float32)
-        vulkan_device.read(buffer, memoryview(into))
-        np.testing.assert_array_equal(into.ravel(), image.ravel())
 
 
 @pytest.mark.parametrize("staging", [False, True])

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from lang_kernels import lane_kernel, lane_values
 from wgpu_kernels import ADAPTERS, Floats, open_on, run_kernel
 from wgsl_corpus import HEAD, Text, texts
 
 from gpuedge import lang
 from gpuedge.backends.device import OpenDevice
-from gpuedge.core.errors import DriverError
 from gpuedge.opset.functions import HELPERS
 from gpuedge.oracle.layers import convolve
 
@@ -170,34 +168,3 @@ def test_rounding_is_to_even_and_tanh_does_not_overflow(device: OpenDevice) -> N
     large = np.array([-1e30, -1000, -90, -20, -1, 0, 1, 20, 90, 1e30], np.float32)
     got = on_row(device, map_kernel("return tanh(load4(A, p));"), large)
     np.testing.assert_allclose(got, np.tanh(large), rtol=1e-5, atol=1e-6)
-
-
-def test_specs_of_every_type_reach_the_kernel(device: OpenDevice) -> None:
-    text = (
-        f"{HEAD}spec int WHOLE = 1; spec float PART = 0.25; spec bool FLAG = true; param int I;\n"
-        "param float G;\nvec4 main(ivec4 p) { float part = FLAG ? PART : 0.0;\n"
-        "return load4(A, p) + vec4(float(WHOLE), part, float(I), G); }"
-    )
-    kernel = lang.load(text, filename="t.kern")
-    a = np.zeros((1, 1, 1, 1, 4), np.float32)
-    for whole, part, flag, i, g in ((3, 0.5, True, 7, 0.1), (-2147483647, 7.25, False, -1, -2.5)):
-        specs = {"WHOLE": whole, "PART": part, "FLAG": flag, "LX": 4}
-        got = run_kernel(
-            device, kernel, {"A": a}, (1, 1, 1, 1), specs=specs, params={"I": i, "G": g}
-        )["O"].reshape(4)
-        np.testing.assert_array_equal(got, np.float32([whole, part if flag else 0.0, i, g]))
-
-
-def test_values_of_every_lane_of_a_subgroup(device: OpenDevice) -> None:
-    lanes = device.caps.subgroup_lanes
-    x = RNG.integers(-99, 99, (3 * 8, 4)).astype(np.float32)
-    if not lanes:  # there are none over OpenGL
-        with pytest.raises(DriverError):
-            run_kernel(device, lane_kernel(8), {"A": x[None, None, None]}, (24 * 8, 1, 1, 1),
-                       groups=(3, 1, 1))  # fmt: skip
-        return
-    got = run_kernel(
-        device, lane_kernel(lanes), {"A": x[None, None, None]}, (24 * lanes, 1, 1, 1),
-        groups=(24 // lanes, 1, 1),
-    )  # fmt: skip
-    np.testing.assert_array_equal(got["O"].reshape(-1, 4), lane_values(x, lanes))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gles_kernels import opened
+from seam_kernels import add, opened
 
 from gpuedge import lang
 from gpuedge.backends.base import Binding, Buffer, Dispatch, Usage
@@ -219,8 +219,6 @@ def texel_reads(level: str) -> None:
 
 def no_texel_buffers(level: str) -> None:
     """A driver without the extension has none, and is used without them."""
-    from gles_life import add
-
     device = opened(level)
     assert (device.caps.max_texel_buffers, device.caps.max_texel_elements) == (0, 0)
     add(device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-import time
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Usage
-from gpuedge.core.kernel import KernelBlob, Number, PushArg, SpecArg, TensorArg
+from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
 
 Floats = npt.NDArray[np.float32]
 
@@ -40,7 +39,6 @@ def kernel(
     body: str,
     tensors: int,
     *,
-    specs: tuple[SpecArg, ...] = (),
     head: str = HEAD,
     code: bytes | None = None,
 ) -> KernelBlob:
@@ -48,32 +46,18 @@ def kernel(
     buffers = "".join(
         f"layout(std430, binding = {i}) buffer B{i} {{ float t{i}[]; }};\n" for i in range(tensors)
     )
-    constants = "".join(
-        f"layout(constant_id = {s.spec_id}) const {s.type} {s.name} = {str(s.default).lower()};\n"
-        for s in specs
-    )
-    made = code or spirv(f"{head}{buffers}{PUSH}{constants}void main() {{ {body} }}")
+    made = code or spirv(f"{head}{buffers}{PUSH}void main() {{ {body} }}")
     size = tuple(SpecArg(axis, "int", i, 1) for i, axis in enumerate(("LX", "LY", "LZ")))
     names = [TensorArg(f"t{i}", "read", i) for i in range(tensors - 1)]
     names.append(TensorArg(f"t{tensors - 1}", "write", tensors - 1))
     push = (PushArg("n", "int", 0), PushArg("k", "float", 4))
     digest = sha256(made).hexdigest()
-    return KernelBlob(name, "spirv", made, "main", tuple(names), size + specs, push, 8, digest)
+    return KernelBlob(name, "spirv", made, "main", tuple(names), size, push, 8, digest)
 
 
 INDEX = "int i = int(gl_GlobalInvocationID.x); if (i >= n) return;"
 ADD = kernel("add", f"{INDEX} t2[i] = t0[i] + t1[i];", 3)
 SCALE = kernel("scale", f"{INDEX} t1[i] = t0[i] * 2.0 + k;", 2)
-SPECS = kernel(
-    "specs",
-    f"{INDEX} t0[i] = float(gl_WorkGroupSize.x) * float(WHOLE) + (FLAG ? PART : 0.0);",
-    1,
-    specs=(
-        SpecArg("WHOLE", "int", 3, 1),
-        SpecArg("PART", "float", 4, 0.25),
-        SpecArg("FLAG", "bool", 5, True),
-    ),
-)
 SPIN = kernel(
     "spin",
     "uint x = gl_GlobalInvocationID.x; for (int j = 0; j < n; ++j)"
@@ -85,33 +69,9 @@ SPIN_STEPS = 50_000
 SPIN_WIDTH = 16
 
 
-def spin_values(n: int) -> Floats:
-    """What SPIN writes."""
-    x = np.arange(n, dtype=np.uint32)
-    for _ in range(SPIN_STEPS):
-        x = x * np.uint32(1664525) + np.uint32(1013904223)
-    return (x >> np.uint32(8)).astype(np.float32)
-
-
 def spin(device: DeviceImpl, result: Buffer, groups: int) -> Dispatch:
     """Launch SPIN; it takes time in proportion to `groups`."""
     return dispatch(device, SPIN, [result], SPIN_STEPS, width=SPIN_WIDTH, groups=groups)
-
-
-def spin_groups(device: DeviceImpl, seconds: float) -> int:
-    """How many groups of SPIN take about that long on this device."""
-    groups = 1
-    while True:
-        result = device.alloc(groups * SPIN_WIDTH * 4, Usage.OUTPUT)
-        work = spin(device, result, groups)
-        run(device, [work], [], [result])
-        start = time.perf_counter()
-        run(device, [work], [], [result])
-        taken = time.perf_counter() - start
-        device.free(result)
-        if taken > 0.05:
-            return int(groups * seconds / taken)
-        groups *= 4
 
 
 def push(n: int, k: float = 0.0) -> bytes:
@@ -129,10 +89,9 @@ def dispatch(
     width: int = 64,
     depends: bool = True,
     groups: int | None = None,
-    specs: dict[str, Number] | None = None,
 ) -> Dispatch:
     """Build `blob` and launch it over `n` elements of whole buffers."""
-    program = device.build(blob, {"LX": width, **(specs or {})})
+    program = device.build(blob, {"LX": width})
     bindings = tuple(Binding(b, 0, b.nbytes) for b in buffers)
     count = (-(-n // width) if groups is None else groups, 1, 1)
     return Dispatch(program, bindings, push(n, k), count, depends)

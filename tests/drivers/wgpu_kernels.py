@@ -22,11 +22,9 @@ from gpuedge.backends.base import (
     DeviceImpl,
     DeviceInfo,
     Dispatch,
-    Recording,
     Usage,
 )
 from gpuedge.backends.device import OpenDevice
-from gpuedge.backends.wgpu import memory
 from gpuedge.core.errors import BackendUnavailableError
 from gpuedge.core.kernel import Extents, KernelBlob, Number
 
@@ -142,38 +140,3 @@ def run_kernel(
     for buffer in made:
         device.free(buffer)
     return results
-
-
-ADD = lang.load(
-    "kernel map add;\nin tensor A;\nin tensor B;\nout tensor O;\nparam float K;\n"
-    "vec4 main(ivec4 p) { return load4(A, p) + load4(B, p) + K; }",
-    filename="add.kern",
-)
-BLOB = lang.print_kernel(ADD, "wgsl")
-BIG = 2 * memory.STAGED_INPUT // 16
-"""Texels of a tensor that is large enough to be staged."""
-
-
-def row(texels: int, value: float = 0.0) -> Floats:
-    """Return texels that all hold one value."""
-    return np.full((texels, 4), value, np.float32)
-
-
-def add(device: DeviceImpl, a: Buffer, b: Buffer, o: Buffer, k: float = 0.0) -> Dispatch:
-    """Launch ADD on whole buffers: o = a + b + k."""
-    n = o.nbytes // 16
-    push = BLOB.pack_push([(n, 1, 1, 1)] * 3, {"K": k})
-    bindings = tuple(Binding(x, 0, x.nbytes) for x in (a, b, o))
-    return Dispatch(device.build(BLOB, {"LX": 64}), bindings, push, (-(-n // 64), 1, 1))
-
-
-def run(device: DeviceImpl, recording: Recording) -> None:
-    """Submit and wait."""
-    device.wait(device.submit(recording), 60.0)
-
-
-def read(device: DeviceImpl, buffer: Buffer) -> Floats:
-    """Return the texels that a buffer holds."""
-    into = np.full((buffer.nbytes // 16, 4), np.nan, np.float32)
-    device.read(buffer, memoryview(into))
-    return into

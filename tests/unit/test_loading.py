@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -72,3 +74,15 @@ def test_two_backends_never_set_it_at_once() -> None:
         thread.join(10)
     assert seen == ["/a.json", "/b.json"]
     assert os.environ.get("VK_DRIVER_FILES") not in ("/a.json", "/b.json")
+
+
+@pytest.mark.parametrize("backend", ["vulkan", "gles20", "gles31"])
+def test_finding_drivers_loads_no_library(backend: str) -> None:
+    code = (
+        "import sys, os; from gpuedge.backends import load;"
+        f"load({backend!r}).candidates(os.environ);"
+        "print(sorted({'vulkan', 'numpy', 'cffi', 'ctypes', 'pathlib'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-S", "-c", code]  # site-packages load pathlib by themselves
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert ran.stdout == "[]\n", ran.stderr

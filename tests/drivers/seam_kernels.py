@@ -1,4 +1,4 @@
-"""Small kernels for the OpenGL ES tests, and running them on any device."""
+"""Small kernels in our own language, and running them on an open device of any API."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuedge import backends
-from gpuedge.backends.base import Binding, Buffer, DeviceInfo, Dispatch, Usage
+from gpuedge.backends.base import (
+    Binding,
+    Buffer,
+    DeviceImpl,
+    DeviceInfo,
+    Dispatch,
+    Recording,
+    Usage,
+)
 from gpuedge.backends.device import OpenDevice
 from gpuedge.core.kernel import KernelBlob, Number
-from gpuedge.core.storage import READ_AS, Storage
+from gpuedge.core.storage import READ_AS, TEXELS, Storage
 from gpuedge.lang import load, print_kernel
 
 Floats = npt.NDArray[np.float32]
@@ -42,24 +50,21 @@ REVERSE = (
 )
 
 
-def infos(level: str) -> list[DeviceInfo]:
-    """List the devices of a level in this process's environment."""
+def info_of(level: str) -> DeviceInfo:
+    """Return the first device of the first driver of a level in this process's environment."""
     backend = backends.load(level)
-    found: list[DeviceInfo] = []
-    for candidate in backend.candidates(os.environ):
-        if Path(candidate.key).is_file():
-            found += backend.enumerate(candidate)
-    return found
+    keys = (c for c in backend.candidates(os.environ) if "/" not in c.key or Path(c.key).is_file())
+    return backend.enumerate(next(keys))[0]
 
 
 def opened(level: str, **options: Any) -> OpenDevice:
     """Open the first device of a level."""
-    device = backends.load(level).open(infos(level)[0], **options)
+    device = backends.load(level).open(info_of(level), **options)
     assert isinstance(device, OpenDevice)
     return device
 
 
-def printed(device: OpenDevice, text: str, kinds: Mapping[str, str] | None = None) -> KernelBlob:
+def printed(device: DeviceImpl, text: str, kinds: Mapping[str, str] | None = None) -> KernelBlob:
     """Print a kernel for a device; tensors without a kind get its default.
 
     Buffers are of float32, read as texel buffers where `kinds` has it.
@@ -73,21 +78,26 @@ def printed(device: OpenDevice, text: str, kinds: Mapping[str, str] | None = Non
 
 
 def tensor(
-    device: OpenDevice, texels: int, usage: Usage = Usage.SCRATCH, storage: Storage | None = None
+    device: DeviceImpl, texels: int, usage: Usage = Usage.SCRATCH, storage: Storage | None = None
 ) -> Buffer:
     """Reserve a tensor of so many texels."""
     kind = storage or Storage(device.caps.storages[0])
     return device.alloc(texels * 16, usage, kind)
 
 
-def uploaded(device: OpenDevice, values: Floats, storage: Storage | None = None) -> Buffer:
+def uploaded(
+    device: DeviceImpl,
+    values: Floats,
+    storage: Storage | None = None,
+    usage: Usage = Usage.INPUT,
+) -> Buffer:
     """Make a tensor that holds `values`."""
-    made = tensor(device, values.size // 4, Usage.INPUT, storage)
+    made = tensor(device, values.size // 4, usage, storage)
     device.write(made, memoryview(values))
     return made
 
 
-def downloaded(device: OpenDevice, buffer: Buffer) -> Floats:
+def downloaded(device: DeviceImpl, buffer: Buffer) -> Floats:
     """Return what a tensor holds."""
     into = np.full(buffer.nbytes // 4, np.nan, np.float32)
     device.read(buffer, memoryview(into))
@@ -95,7 +105,7 @@ def downloaded(device: OpenDevice, buffer: Buffer) -> Floats:
 
 
 def launch(
-    device: OpenDevice,
+    device: DeviceImpl,
     blob: KernelBlob,
     buffers: Sequence[Buffer],
     *,
@@ -103,18 +113,43 @@ def launch(
     specs: Mapping[str, Number] | None = None,
     texels: int | None = None,
     depends: bool = True,
+    width: int = 64,
 ) -> Dispatch:
     """Build a kernel and launch it over tensors that are one row of texels."""
     count = buffers[-1].nbytes // 16 if texels is None else texels
-    sizes = {s.name: 8 for s in blob.specs if s.name == "LX"}
+    sizes = {s.name: width for s in blob.specs if s.name == "LX"}
     program = device.build(blob, {**sizes, **(specs or {})})
     bindings = tuple(Binding(b, 0, min(b.nbytes, count * 16)) for b in buffers)
     push = blob.pack_push([(count, 1, 1, 1)] * len(buffers), params)
-    return Dispatch(program, bindings, push, (-(-count // 8), 1, 1), depends)
+    return Dispatch(program, bindings, push, (-(-count // width), 1, 1), depends)
 
 
-def run(device: OpenDevice, work: Sequence[Dispatch], seconds: float = 60.0) -> None:
+def finish(device: DeviceImpl, recording: Recording) -> None:
+    """Run recorded work to its end."""
+    device.wait(device.submit(recording), 60.0)
+
+
+def run(
+    device: DeviceImpl,
+    work: Sequence[Dispatch],
+    inputs: Sequence[Buffer] = (),
+    outputs: Sequence[Buffer] = (),
+) -> None:
     """Record, submit, wait and release."""
-    recording = device.record(work)
-    device.wait(device.submit(recording), seconds)
+    recording = device.record(work, inputs, outputs)
+    finish(device, recording)
     device.release(recording)
+
+
+def add(device: DeviceImpl, texels: int = 64) -> None:
+    """Use every part of a device once, and leave nothing behind on it."""
+    ones = np.ones(texels * 4, np.float32)
+    first, second = uploaded(device, ones), uploaded(device, 2 * ones, usage=Usage.CONSTANT)
+    result = tensor(device, texels, Usage.OUTPUT)
+    kinds = {"A": TEXELS} if device.caps.max_texel_buffers else None
+    work = launch(device, printed(device, ADD, kinds), [first, second, result])
+    run(device, [work], [first], [result])
+    np.testing.assert_array_equal(downloaded(device, result), 3 * ones)
+    for buffer in (first, second, result):
+        device.free(buffer)
+    device.release(work.program)
