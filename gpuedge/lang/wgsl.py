@@ -221,7 +221,7 @@ class _WgslModule(TextPrinter):
         return f"{'!' if expr.name == '==' else ''}{self._needed('k_nan')}({whole})", POSTFIX
 
     def _shift(self, expr: t.Op) -> Text:
-        value, count = map(self._value, expr.args)
+        value, count = self._value(expr.args[0], UNARY), self._value(expr.args[1])
         unsigned = TYPES[expr.type].replace("i32", "u32")
         return f"({value} >> {unsigned}({count}))", POSTFIX
 

@@ -30,7 +30,7 @@ from seam_kernels import (
 )  # fmt: skip
 
 from gpuedge import backends
-from gpuedge.backends import common
+from gpuedge.backends import device as base
 from gpuedge.backends.base import Buffer, DeviceImpl, Dispatch, Usage
 from gpuedge.core.errors import ClosedError, DeviceLostError, DeviceTimeoutError, DriverError
 
@@ -308,7 +308,7 @@ def busy(site: Site) -> None:
         return
     device = backends.load(site.level).open(site.info)
     recording, _ = spinning(device, 1.0)
-    common.CLOSE_TIMEOUT_S = 0.05
+    base.CLOSE_TIMEOUT_S = 0.05
     device.submit(recording)
     start = time.perf_counter()
     with logged() as said:

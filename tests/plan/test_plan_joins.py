@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from planrun import WIDE, convolved, run_graph
+from planrun import WIDE, run_graph
 
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.expand import program
@@ -18,6 +18,7 @@ from gpuedge.opset.expr import Expr
 from gpuedge.opset.index import Index
 from gpuedge.opset.tensor import at, computed, joined, reduced
 from gpuedge.opset.tensor import given as given_
+from gpuedge.oracle.layers import convolve
 from gpuedge.plan import planner
 from gpuedge.plan.planner import plan
 from gpuedge.plan.rewrites import rewritten
@@ -46,7 +47,7 @@ class Made:
     def conv(self, x: str, filters: int) -> str:
         w = self.rng.integers(-1, 2, (filters, self.values[x].shape[1], 1, 1)).astype(np.float32)
         held = self.builder.constant(f"w{len(self.values)}", w)
-        return self.add("Conv", [x, held], convolved(self.values[x], w))
+        return self.add("Conv", [x, held], convolve(self.values[x], w))
 
     def concat(self, names: list[str], axis: int = 1) -> str:
         parts = [self.values[n] for n in names]
