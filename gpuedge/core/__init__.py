@@ -1,1 +1,1 @@
-"""Plain data that every room may use: errors, reasons, records, caps, identity, settings, dtypes."""
+"""Plain data that every room may use: errors, reasons, records, caps, identity, dtypes."""

@@ -73,10 +73,10 @@ class Arrangement:
     @property
     def memory(self) -> dict[str, int]:
         """Bytes of device memory by what they are for, copies in textures among them."""
-        found = dict.fromkeys(get_args(Role), 0)
+        by_role = dict.fromkeys(get_args(Role), 0)
         for name, home in self.buffers.items():
-            found[home.role] += home.device_nbytes + self.copied.get(name, 0)
-        return found
+            by_role[home.role] += home.device_nbytes + self.copied.get(name, 0)
+        return by_role
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -127,8 +127,8 @@ def arrange(
         end = tensor.offset + tensor.nbytes
         nbytes[tensor.memory] = max(nbytes.get(tensor.memory, 0), end)
     lifetimes = _lifetimes(plan)
-    found = (*plan.outputs.values(), *plan.lows.values())
-    results = {plan.tensors[name].memory for name in found}
+    kept_names = (*plan.outputs.values(), *plan.lows.values())
+    results = {plan.tensors[name].memory for name in kept_names}
     regions: dict[str, Region] = {}
     buffers: dict[str, BufferSpec] = {}
     scratch: list[Lifetime] = []
@@ -194,8 +194,8 @@ def _place_whole(
 def _lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
     """Return first and last pass of every storage that any pass touches."""
     spans: dict[str, tuple[int, int]] = {}
-    for i, one in enumerate(plan.passes):
-        for name in one.tensors.values():
+    for i, launch in enumerate(plan.passes):
+        for name in launch.tensors.values():
             storage = plan.tensors[name].memory
             spans[storage] = (spans.get(storage, (i, i))[0], i)
     return spans
@@ -226,15 +226,15 @@ class _Touched:
 def _dependences(plan: Plan, regions: Mapping[str, Region]) -> tuple[bool, ...]:
     """Find passes that touch bytes written, or write bytes read, since the last barrier."""
     reads, writes = _Touched(), _Touched()
-    found = []
-    for one in plan.passes:
-        outs = [regions[name] for name in one.outputs]
-        ins = [regions[name] for name in one.tensors.values() if name not in one.outputs]
+    clashes = []
+    for launch in plan.passes:
+        outs = [regions[name] for name in launch.outputs]
+        ins = [regions[name] for name in launch.tensors.values() if name not in launch.outputs]
         clash = any(map(writes.meets, (*ins, *outs))) or any(map(reads.meets, outs))
         if clash:
             reads, writes = _Touched(), _Touched()
         for touched, new in ((reads, ins), (writes, outs)):
             for region in new:
                 touched.add(region)
-        found.append(clash)
-    return tuple(found)
+        clashes.append(clash)
+    return tuple(clashes)

@@ -145,9 +145,9 @@ class Context:
             return False
         views = self._views.pop(name, [])
         self._views.setdefault(home.memory, []).extend((name, *views))
-        for one in (self.tensors[n] for n in (name, *views)):
-            moved = replace(one, memory=home.memory, start=home.start + start + one.start)
-            self.tensors[one.name] = moved
+        for tensor in (self.tensors[n] for n in (name, *views)):
+            moved = replace(tensor, memory=home.memory, start=home.start + start + tensor.start)
+            self.tensors[tensor.name] = moved
         return True
 
     def define(self, tensor: Tensor, name: str) -> None:

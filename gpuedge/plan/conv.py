@@ -339,13 +339,13 @@ class _Job:
         def build(w: Array, b: Array | None = None) -> Texels:
             taps = dense_weights(w, b, self.slices, 0, self.slices.span)
             rows = taps.reshape(weights.extents[2], w[0, 0].size + 1, -1)
-            made = np.empty((len(rows), winograd.POINTS + 1, rows.shape[2]), np.float32)
-            winograd.send_to_points(rows[:, :-1], made[:, :-1])
-            made[:, -1] = rows[:, -1]  # the bias
-            return made.ravel()
+            points = np.empty((len(rows), winograd.POINTS + 1, rows.shape[2]), np.float32)
+            winograd.send_to_points(rows[:, :-1], points[:, :-1])
+            points[:, -1] = rows[:, -1]  # the bias
+            return points.ravel()
 
         k = self._upload(weights.extents, self.operands, build)
-        v, m = (ctx.add(one, storage=ctx.storages.exact) for one in (inputs, products))
+        v, m = (ctx.add(layout, storage=ctx.storages.exact) for layout in (inputs, products))
         before, after = _transforms(variant)
         top, left = self.window.pads[:2]
         across = -(-self.window.out[1] // winograd.SIDE)
@@ -354,8 +354,8 @@ class _Job:
         specs = {"PT": 0, "PL": 0, "S0": 0, "SPAN": self.slices.span, **self.slices.specs()}
         ctx.launch(variant, {"X": v, "K": k, "O": m}, specs)
         self.source = m
-        made = self._pass(after, k, {"BIAS": len(self.operands) == 2}, True, None)
-        ctx.define(self.tensor, made)
+        result = self._pass(after, k, {"BIAS": len(self.operands) == 2}, True, None)
+        ctx.define(self.tensor, result)
         return True
 
     def _allows_transforms(self, variant: Variant, inputs: Layout) -> bool:
@@ -397,11 +397,11 @@ class _Job:
         value = ctx.value_of(self.tensor)
         out = ctx.add(self.layout, value, storage=None if last else ctx.storages.exact)
         tensors = {"X": source, "K": weights, "O": out}
-        made = self._epilogue(source, partial, last)
-        is_half = self.is_half or (made is not None and made.is_half)
+        follows = self._epilogue(source, partial, last)
+        is_half = self.is_half or (follows is not None and follows.is_half)
         parts = self.apart, max(1, self.slices.parts)
         if isinstance(op, str):
-            count = len(tensors) + (len(made.tensors) if made else 0)
+            count = len(tensors) + (len(follows.tensors) if follows else 0)
             op = ctx.best(op, self.facts, count, is_half=is_half,
                           out=self.layout.extents, parts=parts)  # fmt: skip
             if op.transforms:  # the epilogue is that of a pass of its own, which binds their sums
@@ -409,10 +409,10 @@ class _Job:
                 ctx.launch(op, tensors | {"O": sums}, specs)
                 op = replace(op, kernel=op.transforms[0], consts={})
                 tensors, specs = {"X": sums, "O": out}, {}
-                made = self._epilogue(sums, partial, last)
-        if made is not None:
-            tensors, specs = tensors | made.tensors, specs | made.specs
-        ctx.launch(op, tensors, specs, epilogue=made.text if made else None,
+                follows = self._epilogue(sums, partial, last)
+        if follows is not None:
+            tensors, specs = tensors | follows.tensors, specs | follows.specs
+        ctx.launch(op, tensors, specs, epilogue=follows.text if follows else None,
                    parts=parts, is_half=is_half)  # fmt: skip
         return out
 

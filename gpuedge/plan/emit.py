@@ -128,10 +128,11 @@ class Writer:
 
     def bind(self, tensor: str) -> str:
         """Return the kernel's name for a plan tensor."""
-        one = self.ctx.tensors[tensor]
+        wanted = self.ctx.tensors[tensor]
         for name, other in (*self.bound.items(), *self.tensors.items()):
             same = self.ctx.tensors[other]
-            if (same.memory, same.start, same.layout) == (one.memory, one.start, one.layout):
+            place = (same.memory, same.start, same.layout)
+            if place == (wanted.memory, wanted.start, wanted.layout):
                 return name
         name = f"E{len(self.tensors)}"
         self.tensors[name] = tensor
@@ -180,83 +181,85 @@ class Writer:
             f"{'+'.join(self.ctx.ops)} {what}.", known=f"kernels count exactly to {most} here"
         )
 
-    def assign(self, text: str, one: Expr | None = None, kind: str = "vec4") -> str:
+    def assign(self, text: str, expr: Expr | None = None, kind: str = "vec4") -> str:
         """Append a statement and return the name of its value."""
         name = f"t{len(self.lines)}"
         self.lines.append(f"    {kind} {name} = {text};")
-        if one is not None:
-            self.locals[id(one)] = name
+        if expr is not None:
+            self.locals[id(expr)] = name
         return name
 
     # -- texels --------------------------------------------------------------------------
 
     def texel(self, body: Expr) -> str:
         """Return the name of a local that holds `body` for the texel at hand."""
-        found = walk(body)
-        rounded = {id(one.args[0]) for one in found if isinstance(one, Apply) and is_native(one)}
-        for one in found:
-            if id(one) not in self.locals and id(one) not in rounded:
-                self._texel(one)
+        exprs = walk(body)
+        rounded = {
+            id(expr.args[0]) for expr in exprs if isinstance(expr, Apply) and is_native(expr)
+        }
+        for expr in exprs:
+            if id(expr) not in self.locals and id(expr) not in rounded:
+                self._texel(expr)
         return self.locals[id(body)]
 
-    def _texel(self, one: Expr) -> None:
-        if isinstance(one, Number):
-            self.locals[id(one)] = f"vec4({literal(one.value)})"
-        elif isinstance(one, LoadExpr):
-            self._load(one)
-        elif isinstance(one, Apply) and one.function == "half":
-            self._half(one, one.args[0])
-        elif isinstance(one, Apply):
-            args = [self.locals[id(a)] for a in one.args]
-            self.assign(FUNCTIONS[one.function].text(*args), one)
+    def _texel(self, expr: Expr) -> None:
+        if isinstance(expr, Number):
+            self.locals[id(expr)] = f"vec4({literal(expr.value)})"
+        elif isinstance(expr, LoadExpr):
+            self._load(expr)
+        elif isinstance(expr, Apply) and expr.function == "half":
+            self._half(expr, expr.args[0])
+        elif isinstance(expr, Apply):
+            args = [self.locals[id(a)] for a in expr.args]
+            self.assign(FUNCTIONS[expr.function].text(*args), expr)
         else:
-            self.assign(self._each(one), one)
+            self.assign(self._each(expr), expr)
 
-    def _half(self, one: Apply, inner: Expr) -> None:
+    def _half(self, expr: Apply, inner: Expr) -> None:
         """Write a step in float16, or the rounding of a float32 to it."""
         self.is_half = True
         if id(inner) in self.halves:  # of an operand that was inlined
             for known in (self.halves, self.locals):
-                known[id(one)] = known[id(inner)]
+                known[id(expr)] = known[id(inner)]
             return
         text = f"hvec4({self.locals[id(inner)]})" if id(inner) in self.locals else ""
-        if isinstance(inner, Apply) and is_native(one):
+        if isinstance(inner, Apply) and is_native(expr):
             args = [self.halves.get(id(a)) or f"hvec4({self.locals[id(a)]})" for a in inner.args]
             text = FUNCTIONS[inner.function].text(*args)
-        self.halves[id(one)] = name = self.assign(text, kind="hvec4")
-        self.locals[id(one)] = f"vec4({name})"
+        self.halves[id(expr)] = name = self.assign(text, kind="hvec4")
+        self.locals[id(expr)] = f"vec4({name})"
 
-    def _load(self, one: LoadExpr) -> None:
-        if one.tensor.serial in self.first:
-            self.locals[id(one)] = self.first[one.tensor.serial]
+    def _load(self, load: LoadExpr) -> None:
+        if load.tensor.serial in self.first:
+            self.locals[id(load)] = self.first[load.tensor.serial]
         elif self.out.kind == "linear":
-            self.assign(self._linear_load(one), one)
+            self.assign(self._linear_load(load), load)
         else:
-            self.assign(self._packed_load(one), one)
+            self.assign(self._packed_load(load), load)
 
-    def _packed_load(self, one: LoadExpr) -> str:
-        way = per_channel(one, self.out.shape, self.out.axis)
+    def _packed_load(self, load: LoadExpr) -> str:
+        way = per_channel(load, self.out.shape, self.out.axis)
         if way == "own":
-            return f"load4({self.bind(self.ctx.need(one.tensor, self.out.kind))}, p)"
+            return f"load4({self.bind(self.ctx.need(load.tensor, self.out.kind))}, p)"
         if way is None:
-            return self._each(one)
-        name = self.linear(one.tensor)
+            return self._each(load)
+        name = self.linear(load.tensor)
         if way == "scalar":
             return f"vec4(load1({name}, 0))"
         return f"texel({name}, p.{self.out.slice_coordinate})"
 
-    def _linear_load(self, one: LoadExpr) -> str:
-        if one.tensor.serial in self.packed:
-            return self._each(one)
-        at = self._flattened(one.at)
+    def _linear_load(self, load: LoadExpr) -> str:
+        if load.tensor.serial in self.packed:
+            return self._each(load)
+        at = self._flattened(load.at)
         ahead = at - self.element
         if ahead.value is not None and ahead.value % 4 == 0:
-            name = self.linear(one.tensor)
-            if ahead.value == 0 and one.tensor.size == self.size:
+            name = self.linear(load.tensor)
+            if ahead.value == 0 and load.tensor.size == self.size:
                 return f"load4({name}, p)"
             self.elements()
             return f"texel({name}, (e0 + {self.number(ahead.value)}) / 4)"
-        return self._each(one)
+        return self._each(load)
 
     def _flattened(self, index: Index) -> Index:
         moved = self.flat(Position(index))
@@ -264,7 +267,7 @@ class Writer:
             raise TypeError(type(moved).__name__)
         return moved.index
 
-    def flat(self, one: Expr) -> Expr:
+    def flat(self, body: Expr) -> Expr:
         """Return an expression over what tells elements apart, with loads where they are made.
 
         In C order that is the element's number in place of the output's axes.
@@ -272,9 +275,9 @@ class Writer:
         put: dict[int, Index] = {}
         if self.out.kind == "linear":
             put = dict(enumerate(unflatten(self.element, self.out.shape)))
-        return self.seen(rewrite(guarded(one), put))
+        return self.seen(rewrite(guarded(body), put))
 
-    def seen(self, one: Expr) -> Expr:
+    def seen(self, body: Expr) -> Expr:
         """Return an expression whose loads of packed tensors count their floats as they lie."""
 
         def load(old: LoadExpr) -> Expr:
@@ -283,7 +286,7 @@ class Writer:
             layout = self.ctx.tensors[self.ctx.need(old.tensor, "channels")].layout
             return LoadExpr(old.tensor, packed(old.at, layout))
 
-        return rewrite(one, {}, load) if self.packed else one
+        return rewrite(body, {}, load) if self.packed else body
 
     def elements(self) -> None:
         """Declare the numbers of the four elements, or the channels that they are of.
@@ -310,9 +313,9 @@ class Writer:
         pixel = ("p.y", "p.x")[-(len(self.out.shape) - 2) :]
         return {STEP: "k"}.get(number) or ("p.w", "c", *pixel)[number]
 
-    def _each(self, one: Expr) -> str:
+    def _each(self, body: Expr) -> str:
         """Return a texel whose elements are computed elsewhere than at their own place."""
-        flat, code = self.flat(one), Code([])
+        flat, code = self.flat(body), Code([])
         if in_fours(flat, self.four):
             return self.function(code, Fours(self, code, self.four).value(flat), "vec4")
         return self.function(code, Scalars(self, code).value(flat))
@@ -380,34 +383,34 @@ class Scalars:
 
     def value(self, body: Expr) -> str:
         """Return the text of a value, after the statements it needs."""
-        for one in walk(body):
-            if self._known(id(one)) is None and not isinstance(one, Number):
-                self._assign(self.kind, self._text(one), id(one), is_inner=depends(one))
+        for expr in walk(body):
+            if self._known(id(expr)) is None and not isinstance(expr, Number):
+                self._assign(self.kind, self._text(expr), id(expr), is_inner=depends(expr))
         return self._atom(body)
 
-    def _atom(self, one: Expr) -> str:
-        if isinstance(one, Number):
-            return literal(one.value)
-        return self._known(id(one)) or self.value(one)
+    def _atom(self, expr: Expr) -> str:
+        if isinstance(expr, Number):
+            return literal(expr.value)
+        return self._known(id(expr)) or self.value(expr)
 
-    def _float(self, one: Expr) -> str:
+    def _float(self, expr: Expr) -> str:
         """Return the text of a value that all elements have together."""
-        return self._atom(one)
+        return self._atom(expr)
 
-    def _text(self, one: Expr) -> str:
-        if isinstance(one, LoadExpr):
-            if one.tensor.serial in self.writer.first:
+    def _text(self, expr: Expr) -> str:
+        if isinstance(expr, LoadExpr):
+            if expr.tensor.serial in self.writer.first:
                 raise TypeError("an anchor's result is read elsewhere than at its own place")
-            return f"load1({self.writer.operand(one.tensor)}, {self.integer(one.at)})"
-        if isinstance(one, Apply):
-            self.writer.is_half |= one.function == "half"
-            return FUNCTIONS[one.function].scalar(*(self._atom(a) for a in one.args))
-        if isinstance(one, Where):
-            test = self._test(one.test)
-            return f"{test} ? {self._atom(one.yes)} : {self._atom(one.no)}"
-        if isinstance(one, Position):
-            return f"float({self.integer(one.index)})"
-        raise TypeError(type(one).__name__)
+            return f"load1({self.writer.operand(expr.tensor)}, {self.integer(expr.at)})"
+        if isinstance(expr, Apply):
+            self.writer.is_half |= expr.function == "half"
+            return FUNCTIONS[expr.function].scalar(*(self._atom(a) for a in expr.args))
+        if isinstance(expr, Where):
+            test = self._test(expr.test)
+            return f"{test} ? {self._atom(expr.yes)} : {self._atom(expr.no)}"
+        if isinstance(expr, Position):
+            return f"float({self.integer(expr.index)})"
+        raise TypeError(type(expr).__name__)
 
     def _test(self, test: Sequence[Index]) -> str:
         return " && ".join(f"{self.integer(t)} >= 0" for t in test)
@@ -454,36 +457,36 @@ class Fours(Scalars):
         super().__init__(writer, code)
         self.number = number
 
-    def _atom(self, one: Expr) -> str:
-        return f"vec4({literal(one.value)})" if isinstance(one, Number) else super()._atom(one)
+    def _atom(self, expr: Expr) -> str:
+        return f"vec4({literal(expr.value)})" if isinstance(expr, Number) else super()._atom(expr)
 
-    def _float(self, one: Expr) -> str:
-        return f"{self._atom(one)}.x"
+    def _float(self, expr: Expr) -> str:
+        return f"{self._atom(expr)}.x"
 
-    def _text(self, one: Expr) -> str:
-        if isinstance(one, Apply):
-            self.writer.is_half |= one.function == "half"
-            return FUNCTIONS[one.function].text(*(self._atom(a) for a in one.args))
-        if isinstance(one, LoadExpr):
-            name = self.writer.operand(one.tensor)
-            if pace(one.at, self.number) != 1:
-                return f"vec4(load1({name}, {self.integer(one.at)}))"
-            if one.tensor.serial in self.writer.packed:
-                return f"texel({name}, {self.integer(one.at // 4)})"
-            return f"texel({name}, {self.integer(one.at)} / 4)"
-        if isinstance(one, Where):
-            test = self._test(one.test)
-            return f"{test} ? {self._atom(one.yes)} : {self._atom(one.no)}"
-        raise TypeError(type(one).__name__)
+    def _text(self, expr: Expr) -> str:
+        if isinstance(expr, Apply):
+            self.writer.is_half |= expr.function == "half"
+            return FUNCTIONS[expr.function].text(*(self._atom(a) for a in expr.args))
+        if isinstance(expr, LoadExpr):
+            name = self.writer.operand(expr.tensor)
+            if pace(expr.at, self.number) != 1:
+                return f"vec4(load1({name}, {self.integer(expr.at)}))"
+            if expr.tensor.serial in self.writer.packed:
+                return f"texel({name}, {self.integer(expr.at // 4)})"
+            return f"texel({name}, {self.integer(expr.at)} / 4)"
+        if isinstance(expr, Where):
+            test = self._test(expr.test)
+            return f"{test} ? {self._atom(expr.yes)} : {self._atom(expr.no)}"
+        raise TypeError(type(expr).__name__)
 
 
-def in_fours(one: Expr, number: int) -> bool:
+def in_fours(body: Expr, number: int) -> bool:
     """Tell whether an expression can be computed for four values of an axis at once.
 
     They begin at a multiple of four; each load then has one place for all, or those of a texel,
     and each test one answer.
     """
-    for e in walk(one):
+    for e in walk(body):
         if isinstance(e, LoadExpr):
             may = pace(e.at, number) is not None
         elif isinstance(e, Where):
@@ -520,16 +523,16 @@ def pace(index: Index, number: int) -> int | None:
     return 0 if not total else 1 if total == 1 and is_texel else None
 
 
-def is_still(one: Expr, number: int) -> bool:
+def is_still(body: Expr, number: int) -> bool:
     """Tell whether four values along an axis, from a multiple of four on, are the same."""
-    return in_fours(one, number) and all(
-        pace(e.at, number) == 0 for e in walk(one) if isinstance(e, LoadExpr)
+    return in_fours(body, number) and all(
+        pace(e.at, number) == 0 for e in walk(body) if isinstance(e, LoadExpr)
     )
 
 
-def depends(one: Expr) -> bool:
+def depends(body: Expr) -> bool:
     """Tell whether a value changes from step to step of a reduction."""
-    for e in walk(one):
+    for e in walk(body):
         if isinstance(e, LoadExpr):
             indices: tuple[Index, ...] = (e.at,)
         elif isinstance(e, Where):

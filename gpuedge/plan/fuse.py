@@ -130,10 +130,12 @@ class _Fuser:
         """Return the stages, operands first."""
         for tensor in self.order:
             self._compose(tensor)
-        made = [t for t in self.order if self._is_stage(t)]
-        anchors = self._attached(made)
+        stage_tensors = [t for t in self.order if self._is_stage(t)]
+        anchors = self._attached(stage_tensors)
         begun = {a.serial for a in anchors.values()}
-        return [self._stage(t, anchors.get(t.serial)) for t in made if t.serial not in begun]
+        return [
+            self._stage(t, anchors.get(t.serial)) for t in stage_tensors if t.serial not in begun
+        ]
 
     def _is_stage(self, tensor: Tensor) -> bool:
         return tensor.serial in self.kept or not isinstance(tensor.source, Map)
@@ -174,10 +176,8 @@ class _Fuser:
         """Return a body with everything inlined that may be, and what that was."""
         inlined: list[Tensor] = []
         while True:
-            found = {load.tensor.serial: load.tensor for load in loads(body)}
-            chosen = [
-                u for n, u in found.items() if n not in refused and self._may(u, tensor, body)
-            ]
+            read = {load.tensor.serial: load.tensor for load in loads(body)}
+            chosen = [u for n, u in read.items() if n not in refused and self._may(u, tensor, body)]
             body = self._put(body, {u.serial for u in chosen})
             if not chosen:
                 return body, inlined
@@ -218,9 +218,9 @@ class _Fuser:
                 self._keep(part)
                 return False
             return True
-        found = loads(self.bodies[part.serial])
+        inner_loads = loads(self.bodies[part.serial])
         # what is made of constants may not fit into memory everywhere (infinity, on ES 2.0)
-        if part.size == 1 and all(isinstance(o.tensor.source, Constant) for o in found):
+        if part.size == 1 and all(isinstance(o.tensor.source, Constant) for o in inner_loads):
             return True
         positions = {load.at for load in loads(body) if load.tensor is part}
         domain = whole.size
@@ -233,33 +233,33 @@ class _Fuser:
         """Return `body` with chosen tensors replaced by what they are."""
         done: dict[tuple[int, Index], Expr] = {}
 
-        def load(one: LoadExpr) -> Expr:
-            number = as_number(one.tensor)
+        def load(expr: LoadExpr) -> Expr:
+            number = as_number(expr.tensor)
             if number is not None:
                 return Number(number)
-            if one.tensor.serial not in chosen:
-                return one
-            key = (one.tensor.serial, one.at)
+            if expr.tensor.serial not in chosen:
+                return expr
+            key = (expr.tensor.serial, expr.at)
             if key not in done:
-                done[key] = self._moved(one)
+                done[key] = self._moved(expr)
             return done[key]
 
         return rewrite(body, {}, load)
 
-    def _moved(self, one: LoadExpr) -> Expr:
+    def _moved(self, load: LoadExpr) -> Expr:
         """Return what an inlined tensor is at the position of a load."""
-        body, shape = self.bodies[one.tensor.serial], one.tensor.shape
-        position = unflatten(one.at, shape)
+        body, shape = self.bodies[load.tensor.serial], load.tensor.shape
+        position = unflatten(load.at, shape)
         return body if position == axes(shape) else rewrite(body, dict(enumerate(position)))
 
-    def _attached(self, made: Sequence[Tensor]) -> dict[int, Tensor]:
+    def _attached(self, stage_tensors: Sequence[Tensor]) -> dict[int, Tensor]:
         """Return the anchor that each map can be the epilogue of, by the map's number."""
         readers: dict[int, list[Tensor]] = {}
-        for tensor in made:
+        for tensor in stage_tensors:
             for part in self._read(tensor):
                 readers.setdefault(part.serial, []).append(tensor)
-        found: dict[int, Tensor] = {}
-        for tensor in made:
+        anchors: dict[int, Tensor] = {}
+        for tensor in stage_tensors:
             body = self.bodies.get(tensor.serial)
             if not isinstance(tensor.source, Map) or body is None or is_view(body):
                 continue
@@ -267,9 +267,9 @@ class _Fuser:
                 is_anchor = isinstance(anchor.source, ANCHORS)
                 alone = readers[anchor.serial] == [tensor] and anchor.serial not in self.results
                 if is_anchor and alone and self._fits(anchor, tensor, body):
-                    found[tensor.serial] = anchor
+                    anchors[tensor.serial] = anchor
                     break
-        return found
+        return anchors
 
     def _read(self, tensor: Tensor) -> list[Tensor]:
         body = self.bodies.get(tensor.serial)
@@ -279,10 +279,10 @@ class _Fuser:
 
     def _fits(self, anchor: Tensor, tensor: Tensor, body: Expr) -> bool:
         """Tell whether `body` can follow the anchor's own kernel, texel by texel."""
-        found = loads(body)
-        mine = [load for load in found if load.tensor is anchor]
+        body_loads = loads(body)
+        mine = [load for load in body_loads if load.tensor is anchor]
         read = self._bound(anchor)
-        others = {load.tensor.serial for load in found if load.tensor is not anchor}
+        others = {load.tensor.serial for load in body_loads if load.tensor is not anchor}
         if not all(is_identity(load, tensor.shape) for load in mine) or _is_nested(anchor, body):
             return False
         if isinstance(anchor.source, Reduce):
@@ -317,10 +317,10 @@ def _count(body: Expr) -> int:
 
 def _is_nested(anchor: Tensor, body: Expr) -> bool:
     """Tell whether what an anchor gives decides a place or a branch: no texel at once does that."""
-    for one in walk(body):
-        is_texel = isinstance(one, (Apply, Number))
-        is_own = isinstance(one, LoadExpr) and one.tensor is anchor
-        if not (is_texel or is_own) and any(load.tensor is anchor for load in loads(one)):
+    for expr in walk(body):
+        is_texel = isinstance(expr, (Apply, Number))
+        is_own = isinstance(expr, LoadExpr) and expr.tensor is anchor
+        if not (is_texel or is_own) and any(load.tensor is anchor for load in loads(expr)):
             return True
     return False
 
@@ -336,10 +336,10 @@ def follows(body: Expr, shape: tuple[int, ...], axis: int) -> bool:
     Every load must be of the element's own place, of a scalar, or of one value for each position
     along the axis.
     """
-    for one in walk(body):
-        if not isinstance(one, (Apply, Number, LoadExpr)):
+    for expr in walk(body):
+        if not isinstance(expr, (Apply, Number, LoadExpr)):
             return False
-        if isinstance(one, LoadExpr) and per_channel(one, shape, axis) is None:
+        if isinstance(expr, LoadExpr) and per_channel(expr, shape, axis) is None:
             return False
     return True
 

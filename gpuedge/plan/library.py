@@ -91,8 +91,8 @@ class Variant:
 def texts() -> dict[str, str]:
     """Return every kernel text by name, such as ``map/conv2d``."""
     root = data_dir("shaders")
-    found = sorted(root.glob("*/*.kern"))
-    return {f"{p.parent.name}/{p.stem}": p.read_text(encoding="utf-8") for p in found}
+    paths = sorted(root.glob("*/*.kern"))
+    return {f"{p.parent.name}/{p.stem}": p.read_text(encoding="utf-8") for p in paths}
 
 
 @lru_cache(maxsize=256)
@@ -123,9 +123,9 @@ def reads(device_class: str) -> frozenset[str]:
 def _tables() -> tuple[tuple[Variant, ...], dict[str, frozenset[str]]]:
     path = data_dir("shaders") / "variants.toml"
     try:
-        found: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        known = {name: frozenset(found["reads"][name]) for name in READS}
-        return tuple(_row(row) for row in found["variant"]), known
+        tables: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        known = {name: frozenset(tables["reads"][name]) for name in READS}
+        return tuple(_row(row) for row in tables["variant"]), known
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} cannot be used: {error}") from error
 
@@ -139,8 +139,8 @@ def _row(row: Mapping[str, Any]) -> Variant:
             fields[name] = (*fields[name], 1, 1, 1)[:3]
     fields["when"] = {k: (int(v[0]), int(v[1])) for k, v in fields.get("when", {}).items()}
     fields["transforms"] = tuple(fields.get("transforms", ()))
-    made = Variant(**fields)
-    for kernel in made.kernels:
+    variant = Variant(**fields)
+    for kernel in variant.kernels:
         if kernel not in texts():
-            raise ValueError(f"variant {made.id!r} names the unknown kernel {kernel!r}")
-    return made
+            raise ValueError(f"variant {variant.id!r} names the unknown kernel {kernel!r}")
+    return variant

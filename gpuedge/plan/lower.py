@@ -39,9 +39,9 @@ def _launch_map(ctx: Context, out: str, body: Expr) -> None:
     """Append the pass that computes a body into a tensor of its shape."""
     layout = ctx.tensors[out].layout
     writer = Writer(ctx, layout, packed=_packed(ctx, body, layout))
-    made = writer.epilogue(writer.texel(body))
-    ctx.launch("elementwise", {"O": out, **made.tensors}, made.specs, epilogue=made.text,
-               is_half=made.is_half)  # fmt: skip
+    written = writer.epilogue(writer.texel(body))
+    ctx.launch("elementwise", {"O": out, **written.tensors}, written.specs, epilogue=written.text,
+               is_half=written.is_half)  # fmt: skip
 
 
 def _taken(ctx: Context, tensor: Tensor, body: Expr) -> bool:
@@ -101,11 +101,13 @@ def _packed(ctx: Context, body: Expr, out: Layout) -> set[int]:
 
     A kernel in C order does so if it can take whole texels of all its operands.
     """
-    found = {one.tensor.serial for one in loads(body) if _is_packed(ctx, one.tensor)}
-    if not found or out.kind == "channels":
-        return found
-    is_whole = out.kind == "linear" and in_fours(Writer(ctx, out, packed=found).flat(body), ELEMENT)
-    return found if is_whole else set()
+    packed = {load.tensor.serial for load in loads(body) if _is_packed(ctx, load.tensor)}
+    if not packed or out.kind == "channels":
+        return packed
+    is_whole = out.kind == "linear" and in_fours(
+        Writer(ctx, out, packed=packed).flat(body), ELEMENT
+    )
+    return packed if is_whole else set()
 
 
 def materialise(ctx: Context, tensor: Tensor) -> None:
@@ -152,8 +154,8 @@ def _kind(ctx: Context, tensor: Tensor, body: Expr) -> Kind:
         kind = next(iter(ready))
         if follows(body, tensor.shape, make(kind, tensor.shape).axis):
             return kind
-    found = sorted((load.tensor for load in loads(body)), key=lambda t: t.size)
-    is_image = bool(found) and tensor.rank in (3, 4) and _is_packed(ctx, found[-1])
+    operands = sorted((load.tensor for load in loads(body)), key=lambda t: t.size)
+    is_image = bool(operands) and tensor.rank in (3, 4) and _is_packed(ctx, operands[-1])
     return "channels" if is_image else "linear"
 
 
@@ -219,17 +221,17 @@ _COMBINED = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 def _launch(ctx: Context, out: str, work: _Sum, body: Expr | None) -> None:
     """Append one pass that reduces up to `CHUNK` elements for each of its own."""
     writer = Writer(ctx, ctx.tensors[out].layout)
-    found = {one.tensor.serial for one in loads(work.item) if _is_packed(ctx, one.tensor)}
-    if found:
-        seen = Writer(ctx, writer.out, packed=found)
+    packed = {load.tensor.serial for load in loads(work.item) if _is_packed(ctx, load.tensor)}
+    if packed:
+        seen = Writer(ctx, writer.out, packed=packed)
         writer = seen if _fours(work, *_placed(seen, work)) is not None else writer
     result = writer.assign(_reduced(writer, work))
     if body is not None:
         writer.first[work.tensor.serial] = result
         result = writer.texel(body)
-    made = writer.epilogue(result)
-    ctx.launch("reduce", {"O": out, **made.tensors}, made.specs, epilogue=made.text,
-               is_half=made.is_half)  # fmt: skip
+    written = writer.epilogue(result)
+    ctx.launch("reduce", {"O": out, **written.tensors}, written.specs, epilogue=written.text,
+               is_half=written.is_half)  # fmt: skip
 
 
 def _reduced(writer: Writer, work: _Sum) -> str:

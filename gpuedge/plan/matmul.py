@@ -91,9 +91,9 @@ class _ProductJob:
             self.ctx.define(tensor, self._carried(carry, body, self.ctx.value_of(tensor)))
             return
         partial: str | None = None
-        found = parts(self.depth, self._most())
-        for part in found:
-            last = part is found[-1]
+        sums = parts(self.depth, self._most())
+        for part in sums:
+            last = part is sums[-1]
             value = self.ctx.value_of(tensor) if last else ""
             partial = self._pass(part, body if last else None, partial, value)
         if partial is not None:
@@ -153,19 +153,23 @@ class _ProductJob:
         tensors = bound | {"O": out}
         for name, tensor in (("A_ONE", left), ("B_ONE", right)):
             specs[name] = ctx.tensors[tensor].layout.extents[3] == 1
-        made = epilogue(ctx, self.layout, self.anchor, body, partial=partial, bound=bound)
-        is_half = self.is_half or (made is not None and made.is_half)
-        count = len(tensors) + (len(made.tensors) if made else 0)
+        follows = epilogue(ctx, self.layout, self.anchor, body, partial=partial, bound=bound)
+        is_half = self.is_half or (follows is not None and follows.is_half)
+        count = len(tensors) + (len(follows.tensors) if follows else 0)
         variant = ctx.best(op, self._facts(), count, is_half=is_half, out=self.layout.extents)
         if variant.transforms:  # the epilogue is that of a pass of its own, which binds their sums
             sums = ctx.add(self._sums, storage=ctx.storages.exact)
             ctx.launch(variant, bound | {"O": sums}, specs)
             variant = replace(variant, kernel=variant.transforms[0])
             tensors, specs = {"X": sums, "O": out}, {}
-            made = epilogue(ctx, self.layout, self.anchor, body, partial=partial, bound={"X": sums})
-        if made is not None:
-            tensors, specs = tensors | made.tensors, specs | made.specs
-        ctx.launch(variant, tensors, specs, epilogue=made.text if made else None, is_half=is_half)
+            follows = epilogue(
+                ctx, self.layout, self.anchor, body, partial=partial, bound={"X": sums}
+            )
+        if follows is not None:
+            tensors, specs = tensors | follows.tensors, specs | follows.specs
+        ctx.launch(
+            variant, tensors, specs, epilogue=follows.text if follows else None, is_half=is_half
+        )
         return out
 
     def _facts(self) -> dict[str, int]:

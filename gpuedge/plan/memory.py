@@ -30,11 +30,11 @@ def place(tensors: Iterable[Lifetime], alignment: int) -> tuple[dict[str, int], 
     Offsets are multiples of `alignment`; tensors whose lifetimes overlap never share a byte.
     """
     known = _by_size(tensors)
-    found = _placed(known, alignment)
-    if found[1] <= align(most_alive(known), alignment):
-        return found
+    placed = _placed(known, alignment)
+    if placed[1] <= align(most_alive(known), alignment):
+        return placed
     lasting = sorted(known, key=lambda t: -t.nbytes * (t.last - t.first + 1))
-    return min(found, _placed(lasting, alignment), key=lambda made: made[1])
+    return min(placed, _placed(lasting, alignment), key=lambda option: option[1])
 
 
 def _placed(order: Sequence[Lifetime], alignment: int) -> tuple[dict[str, int], int]:
@@ -68,11 +68,11 @@ def share(tensors: Iterable[Lifetime]) -> tuple[dict[str, int], list[int]]:
     larger than it.
     """
     known = _by_size(tensors)
-    found = _assigned(known)
-    if sum(found[1]) <= most_alive(known):
-        return found
+    assigned = _assigned(known)
+    if sum(assigned[1]) <= most_alive(known):
+        return assigned
     others = sorted(known, key=lambda t: t.first), sorted(known, key=lambda t: -t.last)
-    return min(found, *map(_assigned, others), key=lambda made: sum(made[1]))
+    return min(assigned, *map(_assigned, others), key=lambda option: sum(option[1]))
 
 
 def most_alive(tensors: Iterable[Lifetime]) -> int:
@@ -118,17 +118,17 @@ def _assigned(order: Sequence[Lifetime]) -> tuple[dict[str, int], list[int]]:
     homes: dict[str, int] = {}
     for tensor in order:
         best: tuple[int, int, int, int] | None = None
-        for number, one in enumerate(objects):
-            idle = one.idle(tensor)
+        for number, shared in enumerate(objects):
+            idle = shared.idle(tensor)
             if idle is not None:
-                waste = one.nbytes - tensor.nbytes
+                waste = shared.nbytes - tensor.nbytes
                 key = (max(-waste, 0), idle, waste, number)
                 best = key if best is None else min(best, key)
         if best is None:
             objects.append(_Object())
         home = len(objects) - 1 if best is None else best[3]
-        one = objects[home]
-        one.nbytes = max(one.nbytes, tensor.nbytes)
-        insort(one.busy, (tensor.first, tensor.last))
+        shared = objects[home]
+        shared.nbytes = max(shared.nbytes, tensor.nbytes)
+        insort(shared.busy, (tensor.first, tensor.last))
         homes[tensor.name] = home
-    return homes, [one.nbytes for one in objects]
+    return homes, [shared.nbytes for shared in objects]

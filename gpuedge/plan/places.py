@@ -41,26 +41,26 @@ def guarded(body: Expr) -> Expr:
     return _guarded(body, frozenset(), {})
 
 
-def _guarded(one: Expr, known: frozenset[Key], done: dict[tuple[int, Set[Key]], Expr]) -> Expr:
-    key = (id(one), known)
+def _guarded(expr: Expr, known: frozenset[Key], done: dict[tuple[int, Set[Key]], Expr]) -> Expr:
+    key = (id(expr), known)
     if key not in done:
-        done[key] = _under(one, known, done)
+        done[key] = _under(expr, known, done)
     return done[key]
 
 
-def _under(one: Expr, known: frozenset[Key], done: dict[tuple[int, Set[Key]], Expr]) -> Expr:
-    if isinstance(one, LoadExpr) and known and not one.at.is_affine:
-        return LoadExpr(one.tensor, _settled(one.at, known))
-    if isinstance(one, Apply):
-        args = tuple(_guarded(a, known, done) for a in one.args)
-        same = all(new is old for new, old in zip(args, one.args, strict=True))
-        return one if same else Apply(one.function, args)
-    if isinstance(one, Where):
-        tests = [_settled(t, known) for t in one.test]
-        passed = known | {t.key for t in (*one.test, *tests)}
-        failed = known | {negated(t).key for t in (*one.test, *tests) if len(one.test) == 1}
-        return where(tests, _guarded(one.yes, passed, done), _guarded(one.no, failed, done))
-    return one
+def _under(expr: Expr, known: frozenset[Key], done: dict[tuple[int, Set[Key]], Expr]) -> Expr:
+    if isinstance(expr, LoadExpr) and known and not expr.at.is_affine:
+        return LoadExpr(expr.tensor, _settled(expr.at, known))
+    if isinstance(expr, Apply):
+        args = tuple(_guarded(a, known, done) for a in expr.args)
+        same = all(new is old for new, old in zip(args, expr.args, strict=True))
+        return expr if same else Apply(expr.function, args)
+    if isinstance(expr, Where):
+        tests = [_settled(t, known) for t in expr.test]
+        passed = known | {t.key for t in (*expr.test, *tests)}
+        failed = known | {negated(t).key for t in (*expr.test, *tests) if len(expr.test) == 1}
+        return where(tests, _guarded(expr.yes, passed, done), _guarded(expr.no, failed, done))
+    return expr
 
 
 def _settled(index: Index, known: Set[Key]) -> Index:
@@ -99,16 +99,16 @@ def sections(body: Expr, shape: tuple[int, ...]) -> list[tuple[range, Expr]]:
     return list(_sections(body, range(shape[CHANNELS])))
 
 
-def _sections(one: Expr, part: range) -> Iterator[tuple[range, Expr]]:
-    if isinstance(one, Where) and len(one.test) == 1:
-        before = one.test[0] + axis(CHANNELS, len(part))  # the test is cut - 1 - channel
+def _sections(expr: Expr, part: range) -> Iterator[tuple[range, Expr]]:
+    if isinstance(expr, Where) and len(expr.test) == 1:
+        before = expr.test[0] + axis(CHANNELS, len(part))  # the test is cut - 1 - channel
         if before.value is not None and 0 <= before.value < len(part) - 1:
             cut = before.value + 1
-            for inner, some in ((one.yes, part[:cut]), (one.no, part[cut:])):
+            for inner, some in ((expr.yes, part[:cut]), (expr.no, part[cut:])):
                 place = axis(CHANNELS, len(some)) + (some.start - part.start)
                 yield from _sections(rewrite(inner, {CHANNELS: place}), some)
             return
-    yield part, one
+    yield part, expr
 
 
 def part_of(body: Expr, shape: tuple[int, ...]) -> int | None:

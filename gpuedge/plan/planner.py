@@ -98,9 +98,11 @@ class _Planner:
         self.open: dict[str, OpenOutput] = {}
         for name, tensor in tuple(self.outputs.items()):
             if tensor.length is not None:
-                one = OpenOutput(tensor.dtype, tensor.shape, tensor.length.axis, f"{name}/length")
-                self.open[name] = one
-                self.outputs[one.count] = tensor.length.count
+                open_output = OpenOutput(
+                    tensor.dtype, tensor.shape, tensor.length.axis, f"{name}/length"
+                )
+                self.open[name] = open_output
+                self.outputs[open_output.count] = tensor.length.count
         bindings = most_bindings(caps)
         wanted = [*self.outputs.values(), *(() if rewrites else _handed(graph, values))]
         wanted = [part for t in wanted if t.size for part in _parts(t)]
@@ -233,12 +235,12 @@ class _Planner:
                     self.most_integer, lows, self.open)  # fmt: skip
 
     def _step(self, names: tuple[str, ...], passes: Sequence[int]) -> Step:
-        made = [self.ctx.passes[i] for i in passes]
-        storages = [self.ctx.tensors[n].storage.kind for one in made for n in one.outputs]
+        launches = [self.ctx.passes[i] for i in passes]
+        storages = [self.ctx.tensors[n].storage.kind for launch in launches for n in launch.outputs]
         return Step(
             names,
             tuple(self.labels[n] for n in names),
-            tuple(dict.fromkeys(one.variant for one in made)),
+            tuple(dict.fromkeys(launch.variant for launch in launches)),
             tuple(dict.fromkeys(storages)),
             tuple(passes),
         )
@@ -260,8 +262,8 @@ def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
 def _handed(graph: Graph, values: Mapping[str, Tensor]) -> list[Tensor]:
     """Return what one node computes and another reads."""
     names = dict.fromkeys(name for node in graph.nodes for name in operands(node))
-    found = [values[name] for name in names if name in values]
-    return [t for t in found if not isinstance(t.source, (Given, Constant))]
+    tensors = [values[name] for name in names if name in values]
+    return [t for t in tensors if not isinstance(t.source, (Given, Constant))]
 
 
 def without_bias(graph: Graph) -> dict[str, Tensor]:
@@ -269,9 +271,9 @@ def without_bias(graph: Graph) -> dict[str, Tensor]:
 
     Where weights are kept in steps of their range, a bias among them would make the steps wider.
     """
-    made: dict[str, Tensor] = {}
+    intermediate: dict[str, Tensor] = {}
     for node in graph.nodes:
-        tensors = list(expand(node, graph, made))
+        tensors = list(expand(node, graph, intermediate))
         source = tensors[0].source
         if isinstance(source, Convolution) and source.bias and source.bias.array is not None:
             whole, bias = tensors[0], source.bias
@@ -279,8 +281,8 @@ def without_bias(graph: Graph) -> dict[str, Tensor]:
             column = reshape(bias, (*bias.shape, *(1,) * (whole.rank - 2)))
             tensors[0] = mapped(lambda x, b: x + b, bare, column)
             tensors[0].label = whole.label
-        made.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
-    return made
+        intermediate.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
+    return intermediate
 
 
 def label(node: Node) -> str:
@@ -290,10 +292,10 @@ def label(node: Node) -> str:
 
 def _own_memory(ctx: Context, name: str, outputs: Collection[str], shape: tuple[int, ...]) -> str:
     """Return `name`, or a copy where the host writes its memory or others have some of it."""
-    one = ctx.tensors[name]
-    whole = ctx.tensors[one.memory]
+    tensor = ctx.tensors[name]
+    whole = ctx.tensors[tensor.memory]
     taken = {ctx.tensors[o].memory for o in outputs}
-    if whole.host is None and whole.name not in taken and one.nbytes == whole.nbytes:
+    if whole.host is None and whole.name not in taken and tensor.nbytes == whole.nbytes:
         return name
     copy = ctx.add(linear(shape), storage=ctx.tensors[name].storage)
     text = "in tensor E0;\nvec4 epilogue(vec4 v, ivec4 p) { return load4(E0, p); }\n"
@@ -308,9 +310,9 @@ def judge(graph: Graph, caps: Caps) -> Plan | dict[int, str]:
     needed anyway, and where there is one, no node has to be planned alone.
     """
     if not any(_not_computed(n, graph) for n in graph.nodes):
-        made = _planned(graph, caps)
-        if not isinstance(made, str) and _not_used(made, graph, caps) is None:
-            return made
+        planned = _planned(graph, caps)
+        if not isinstance(planned, str) and _not_used(planned, graph, caps) is None:
+            return planned
     return {id(n): why for n in graph.nodes if (why := why_not(n, graph, caps)) is not None}
 
 
@@ -324,10 +326,10 @@ def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
     if why is not None:
         return why
     makers = _makers(node, graph)
-    made = _planned(_alone(node, graph, makers), caps)
-    if isinstance(made, str) and makers:
-        made = _planned(_alone(node, graph), caps)
-    return made if isinstance(made, str) else _not_used(made, graph, caps)
+    planned = _planned(_alone(node, graph, makers), caps)
+    if isinstance(planned, str) and makers:
+        planned = _planned(_alone(node, graph), caps)
+    return planned if isinstance(planned, str) else _not_used(planned, graph, caps)
 
 
 def _not_computed(node: Node, graph: Graph) -> str | None:
@@ -346,9 +348,9 @@ def _not_computed(node: Node, graph: Graph) -> str | None:
     return None
 
 
-def _not_used(made: Plan, graph: Graph, caps: Caps) -> str | None:
+def _not_used(plan: Plan, graph: Graph, caps: Caps) -> str | None:
     """Return None if what a plan keeps and gives can be used, else one sentence."""
-    return _not_kept(made, graph, caps) or (_not_read(made.open, graph) if made.open else None)
+    return _not_kept(plan, graph, caps) or (_not_read(plan.open, graph) if plan.open else None)
 
 
 def _planned(part: Graph, caps: Caps) -> Plan | str:
@@ -388,7 +390,7 @@ def _what(beyond: Tensor) -> str:
     return "A constant holds" if known else f"'{beyond.label}' may give"
 
 
-def _not_kept(made: Plan, graph: Graph, caps: Caps) -> str | None:
+def _not_kept(plan: Plan, graph: Graph, caps: Caps) -> str | None:
     """Return None if a device keeps all constants of a node's plan, else one sentence.
 
     These are what it uploads, inside of the operator too, and results that are known already; of
@@ -396,9 +398,9 @@ def _not_kept(made: Plan, graph: Graph, caps: Caps) -> str | None:
     """
     if not caps.is_finite_only:
         return None
-    uploaded = (t.host.sources for t in made.tensors.values() if t.host and t.is_constant)
-    known = {name: made.constants[name] for names in uploaded for name in names}
-    known |= {name: array for name, array in made.fixed.items() if array.size > 1}
+    uploaded = (t.host.sources for t in plan.tensors.values() if t.host and t.is_constant)
+    known = {name: plan.constants[name] for names in uploaded for name in names}
+    known |= {name: array for name, array in plan.fixed.items() if array.size > 1}
     for name, array in known.items():
         if not is_finite(array):
             what = f"the constant '{name}'" if name in graph.constants else "a constant in it"
@@ -408,18 +410,18 @@ def _not_kept(made: Plan, graph: Graph, caps: Caps) -> str | None:
 
 def _makers(node: Node, graph: Graph, depth: int = MAKERS) -> tuple[Node, ...]:
     """Return the nodes that compute operands of a node from constants alone, in a few steps."""
-    found: dict[int, Node] = {}
+    makers: dict[int, Node] = {}
     for maker in (graph.settled[i] for i in node.inputs if i and i in graph.settled):
         before = _makers(maker, graph, depth - 1) if depth else ()
-        found |= {id(m): m for m in (*before, maker)}
-    return tuple(found.values())
+        makers |= {id(m): m for m in (*before, maker)}
+    return tuple(makers.values())
 
 
 def _alone(node: Node, graph: Graph, makers: tuple[Node, ...] = ()) -> Graph:
     nodes = (*makers, node)
-    made = {o for m in makers for o in m.outputs}
-    read = dict.fromkeys(i for n in nodes for i in n.inputs if i and i not in made)
-    used = {*read, *made, *node.outputs}
+    inner = {o for m in makers for o in m.outputs}
+    read = dict.fromkeys(i for n in nodes for i in n.inputs if i and i not in inner)
+    used = {*read, *inner, *node.outputs}
     return Graph(
         nodes=nodes,
         inputs=tuple(i for i in read if i not in graph.constants),

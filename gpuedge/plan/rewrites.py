@@ -70,13 +70,13 @@ def _with_operands(tensor: Tensor, moved: Moved) -> Tensor:
 
 
 def _reading(body: Expr, moved: Moved) -> Expr:
-    return rewrite(body, {}, lambda one: LoadExpr(moved[one.tensor.serial], one.at))
+    return rewrite(body, {}, lambda load: LoadExpr(moved[load.tensor.serial], load.at))
 
 
 def _like(tensor: Tensor, source: Source) -> Tensor:
-    made = Tensor(tensor.shape, tensor.dtype, source, tensor.label)
-    made.span = tensor.span
-    return made
+    copy = Tensor(tensor.shape, tensor.dtype, source, tensor.label)
+    copy.span = tensor.span
+    return copy
 
 
 class _Merge:
@@ -106,20 +106,20 @@ class _Merge:
 
     def _number(self, body: Expr) -> int:
         """Return a number that equal expressions have in common."""
-        found: dict[int, int] = {}
-        for one in walk(body):
-            key: Hashable = id(one)
-            if isinstance(one, Number):
-                key = ("number", one.value.hex())
-            elif isinstance(one, LoadExpr):
-                known = self.numbered.get(one.tensor.serial, -1 - one.tensor.serial)
-                key = ("load", known, one.at)
-            elif isinstance(one, Apply):
-                key = (one.function, *(found[id(a)] for a in one.args))
-            elif isinstance(one, Where):
-                key = ("where", one.test, found[id(one.yes)], found[id(one.no)])
-            found[id(one)] = self.numbers.setdefault(key, len(self.numbers))
-        return found[id(body)]
+        numbers: dict[int, int] = {}
+        for expr in walk(body):
+            key: Hashable = id(expr)
+            if isinstance(expr, Number):
+                key = ("number", expr.value.hex())
+            elif isinstance(expr, LoadExpr):
+                known = self.numbered.get(expr.tensor.serial, -1 - expr.tensor.serial)
+                key = ("load", known, expr.at)
+            elif isinstance(expr, Apply):
+                key = (expr.function, *(numbers[id(a)] for a in expr.args))
+            elif isinstance(expr, Where):
+                key = ("where", expr.test, numbers[id(expr.yes)], numbers[id(expr.no)])
+            numbers[id(expr)] = self.numbers.setdefault(key, len(self.numbers))
+        return numbers[id(body)]
 
 
 class _Spread:
@@ -133,9 +133,9 @@ class _Spread:
         """Return the join of what a map makes of the joined, if `new` is such a map."""
         whole = self._joined(new)
         if whole is not None and isinstance(new.source, Map) and isinstance(whole.source, Map):
-            made = {t.serial: _done_to(t, new.source.body, new) for t in whole.reads}
-            self.users.update({part.serial: 1 for part in made.values()})
-            new = _like(new, Map(_reading(whole.source.body, made)))
+            mapped = {t.serial: _done_to(t, new.source.body, new) for t in whole.reads}
+            self.users.update({part.serial: 1 for part in mapped.values()})
+            new = _like(new, Map(_reading(whole.source.body, mapped)))
         if new is not old:
             self.users[new.serial] = self.users[old.serial]
             self.roots |= {new.serial} if old.serial in self.roots else set()
@@ -144,12 +144,12 @@ class _Spread:
     def _joined(self, new: Tensor) -> Tensor | None:
         """Return the join that a map reads each element of at its place, and nothing else does."""
         body = new.source.body if isinstance(new.source, Map) else Number(0.0)
-        wide = [one for one in loads(body) if one.tensor.size > 1]
-        is_plain = all(isinstance(one, (Apply, Number, LoadExpr)) for one in walk(body))
-        if is_view(body) or not is_plain or len({one.tensor.serial for one in wide}) != 1:
+        wide = [load for load in loads(body) if load.tensor.size > 1]
+        is_plain = all(isinstance(load, (Apply, Number, LoadExpr)) for load in walk(body))
+        if is_view(body) or not is_plain or len({load.tensor.serial for load in wide}) != 1:
             return None
         whole = wide[0].tensor
-        if whole.shape != new.shape or not all(is_identity(one, new.shape) for one in wide):
+        if whole.shape != new.shape or not all(is_identity(load, new.shape) for load in wide):
             return None
         while self._is_alone(whole) and (other := alias_of(whole)) is not None:
             if other.shape != whole.shape:
@@ -163,11 +163,11 @@ class _Spread:
             return False
         parts = sections(whole.source.body, whole.shape)
         return len(parts) > 1 and all(
-            isinstance(one, LoadExpr)
-            and one.tensor.shape == (whole.shape[0], len(part), *whole.shape[2:])
-            and is_identity(one, one.tensor.shape)
-            and self._ends(one.tensor)
-            for part, one in parts
+            isinstance(load, LoadExpr)
+            and load.tensor.shape == (whole.shape[0], len(part), *whole.shape[2:])
+            and is_identity(load, load.tensor.shape)
+            and self._ends(load.tensor)
+            for part, load in parts
         )
 
     def _ends(self, tensor: Tensor) -> bool:
@@ -185,9 +185,9 @@ def _done_to(part: Tensor, body: Expr, whole: Tensor) -> Tensor:
     """Return what the body of `whole`, which reads one large tensor, makes of a part of that."""
     place = everything(part.shape)
 
-    def read(one: LoadExpr) -> LoadExpr:
-        return LoadExpr(part, place) if one.tensor.size > 1 else one
+    def read(load: LoadExpr) -> LoadExpr:
+        return LoadExpr(part, place) if load.tensor.size > 1 else load
 
-    made = Tensor(part.shape, whole.dtype, Map(rewrite(body, {}, read)), whole.label)
-    made.span = whole.span
-    return made
+    mapped = Tensor(part.shape, whole.dtype, Map(rewrite(body, {}, read)), whole.label)
+    mapped.span = whole.span
+    return mapped

@@ -59,13 +59,13 @@ def consider(
     if is_half:
         mine = [v.in_half() for v in mine if not v.transforms]
     scores = [(v.score.get(caps.device_class, v.score["any"]), v) for v in mine]
-    found = False
+    is_found = False
     rows = []
     for score, variant in sorted(scores, key=lambda pair: -pair[0]):
         why = _why_not(variant, facts, caps, restricted) or too_many(variant, out, parts, caps)
-        if not why and found:
+        if not why and is_found:
             why = "another variant scores higher here"
-        found = found or not why
+        is_found = is_found or not why
         rows.append(Considered(variant, score, why))
     return tuple(rows)
 

@@ -183,7 +183,7 @@ class Storages:
         return self._ranges.get(value)
 
 
-def kernel_kinds(one: Pass, tensors: Mapping[str, PlanTensor], caps: Caps) -> dict[str, str]:
+def kernel_kinds(launch: Pass, tensors: Mapping[str, PlanTensor], caps: Caps) -> dict[str, str]:
     """Return the storage kind that the kernel of a pass is printed for, by its tensors' names.
 
     Where a class of devices reads texels faster through its units for textures
@@ -195,11 +195,11 @@ def kernel_kinds(one: Pass, tensors: Mapping[str, PlanTensor], caps: Caps) -> di
     copy_of = LOADED_AS if "images" in ways else COPIED_AS
     copies = caps.max_texture_copies if ways & {"textures", "images"} else 0
     kinds = {}
-    for name, value in one.tensors.items():
+    for name, value in launch.tensors.items():
         tensor = tensors[value]
         kind = tensor.storage.kind
         size = tensor.layout.nbytes // TEXEL
-        if value not in one.outputs and kind in READ_AS:
+        if value not in launch.outputs and kind in READ_AS:
             if buffers and size <= caps.max_texel_elements:
                 kind, buffers = READ_AS[kind], buffers - 1
             elif copies and size <= caps.max_copied_elements:
@@ -208,12 +208,12 @@ def kernel_kinds(one: Pass, tensors: Mapping[str, PlanTensor], caps: Caps) -> di
     return kinds
 
 
-def copied(made: Plan, caps: Caps) -> set[str]:
+def copied(plan: Plan, caps: Caps) -> set[str]:
     """Return the tensors that kernels of a plan read of copies in textures."""
     return {
-        one.tensors[name]
-        for one in made.passes
-        for name, kind in kernel_kinds(one, made.tensors, caps).items()
+        launch.tensors[name]
+        for launch in plan.passes
+        for name, kind in kernel_kinds(launch, plan.tensors, caps).items()
         if kind in TEXTURE_KINDS
     }
 
