@@ -285,6 +285,7 @@ TILES: Final[Mapping[str, tuple[str, _Shape, _Shape, Mapping[str, Any]]]] = {
     "many filters": ("Conv", (1, 8, 7, 8), (12, 8, 2, 2), {}),
     "many filters, three taps": ("Conv", (1, 8, 7, 8), (12, 8, 3, 3), {}),
     "one slice": ("Conv", (1, 3, 7, 8), (8, 3, 2, 2), {}),
+    "image, many filters": ("Conv", (1, 3, 7, 8), (14, 3, 2, 2), {}),
     "single pixels": ("Conv", (1, 8, 7, 8), (12, 8, 1, 1), {}),
     "depthwise by 3": ("Conv", (1, 6, 7, 8), (6, 1, 3, 3), {"group": 6}),
     "depthwise by 3, stride 2": (

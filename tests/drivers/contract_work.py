@@ -181,7 +181,8 @@ def memory_is_used_again(site: Site) -> None:
         sizes.append(resident())
     assert made() == before
     # what is lost is lost in every round; what an allocator keeps for later is not
-    assert min(b - a for a, b in pairwise(sizes)) < 4 * BIG * 16 // 4
+    grown = min(b - a for a, b in pairwise(sizes))
+    assert site.request["keeps_memory"] or grown < 4 * BIG * 16 // 4
     device.release(recording)
     device.release(work.program)
     for binding in work.bindings:

@@ -53,11 +53,12 @@ def check(name: str, folder: Path, seeds: int) -> None:
         if v.op in sums and not v.transforms and "map_texels" not in v.needs  # fragments only
     ]  # fmt: skip
     # lavapipe has subgroups of eight: some kernels have one for them at all their shapes
-    shared = {v.id: v.when for v in served if v.has_lanes}
+    shared = [v for v in served if v.has_lanes]
     if name.endswith("-lavapipe"):
-        unused |= {v.id for v in served if shared.get(f"{v.id}_lanes") == v.when}
+        instead = [(v.op, v.when) for v in shared]
+        unused |= {v.id for v in served if not v.has_lanes and (v.op, v.when) in instead}
     else:
-        unused |= shared.keys()
+        unused |= {v.id for v in shared}
     summing = {v.in_half().id for v in served if v.id not in unused}
     assert set(found["kernels"]) >= summing | {
         "elementwise_map_f16", "reduce_map_f16",
