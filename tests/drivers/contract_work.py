@@ -175,14 +175,14 @@ def memory_is_used_again(site: Site) -> None:
     work = launch(device, printed(device, COPY), [uploaded(device, ints(BIG * 4)), kept])
     recording = device.record([work])
     before = made()
-    for _ in range(3):
+    for _ in range(8):
         for _ in range(4):
             add(device, BIG)
         sizes.append(resident())
     assert made() == before
-    # what is lost is lost in every round; what an allocator keeps for later is not
+    # a buffer lost per addition is 2 MiB in every round; what an allocator keeps for later is not
     grown = min(b - a for a, b in pairwise(sizes))
-    assert site.request["keeps_memory"] or grown < 4 * BIG * 16 // 4
+    assert site.request["keeps_memory"] or grown < 4 * BIG * 16 // 2, sizes
     device.release(recording)
     device.release(work.program)
     for binding in work.bindings:
