@@ -74,7 +74,8 @@ class ModelCache:
     def take(self, is_taken: Callable[[Hashable, CompiledModel], bool]) -> list[CompiledModel]:
         """Forget models without closing them, and return them."""
         signatures = [s for s, model in self.items() if is_taken(s, model)]
-        self.shortcuts.clear()
+        if signatures:
+            self.shortcuts.clear()
         return [self._models.pop(signature) for signature in signatures]
 
     def close(self) -> None:

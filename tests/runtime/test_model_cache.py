@@ -55,6 +55,15 @@ def test_shortcuts_are_forgotten_with_a_model(how: str) -> None:
     assert cache.shortcuts == {}
 
 
+@pytest.mark.parametrize("how", ["make_room", "take"])
+def test_shortcuts_stay_where_no_model_goes(how: str) -> None:
+    cache, models = filled(2, (1,))
+    cache.shorten("key", Shortcut(cast("Any", models[1,]), (), ()))
+    arguments = {"make_room": ((2,),), "take": (lambda *_: False,)}
+    assert getattr(cache, how)(*arguments[how]) == []
+    assert list(cache.shortcuts) == ["key"]
+
+
 def test_arrays_match_only_in_the_types_of_the_latest_call() -> None:
     cache, x = ModelCache(1), np.zeros((2, 3), np.float32)
     assert cache.match({"x": x}) is None
