@@ -90,10 +90,7 @@ SYNCHRONOUS = (
 )
 """Drivers that compute within the call that launches the work: waiting for it takes no time."""
 
-KEEPING = (
-    "gles20-softpipe",
-    *(f"{level}-{driver}" for level in farm.LEVELS for driver in ("zink", "angle")),
-)
+KEEPING = ("gles20-softpipe", *(f"{level}-zink" for level in farm.LEVELS))
 """Drivers that do not give memory back when a context ends."""
 
 TIMED = {"deadline", "busy"}

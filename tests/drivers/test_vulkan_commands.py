@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from seam_kernels import downloaded
 from validation import validated
-from vulkan_kernels import SCALE, dispatch, download, upload
+from vulkan_kernels import SCALE, dispatch, upload
 
 from gpuedge.backends.base import DeviceInfo, Usage
 
@@ -101,7 +102,7 @@ def test_a_replay_calls_three_functions(
     for i in range(100):
         device.write(source, memoryview(ONES * i))
         device.wait(device.submit(recording), 60.0)
-        assert download(device, result)[5] == 2 * i
+        assert downloaded(device, result)[5] == 2 * i
     names = [name for name, _ in spy.calls]
     assert names == ["vkQueueSubmit", "vkWaitForFences", "vkResetFences"] * 100
     assert len(device.queue._free) == 1

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from seam_kernels import downloaded
 from validation import environment, messages, validated
 from vulkan_kernels import (
     ADD,
     SCALE,
     add_on,
     dispatch,
-    download,
     run,
     upload,
 )
@@ -166,7 +166,7 @@ def test_mock_driver_runs_and_leaves_the_output_untouched(mock_icd: Candidate) -
         poison = np.frombuffer(b"\xab" * ONES.nbytes, np.float32)
         device.write(result, memoryview(poison))
         run(device, [dispatch(device, SCALE, [x, result], 64)], [x], [result])
-        np.testing.assert_array_equal(download(device, result), poison)
+        np.testing.assert_array_equal(downloaded(device, result), poison)
         device.close()
 
 

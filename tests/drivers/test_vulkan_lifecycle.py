@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from seam_kernels import downloaded
 from validation import validated
-from vulkan_kernels import HEAD, INDEX, add_on, dispatch, download, kernel, run, upload
+from vulkan_kernels import HEAD, INDEX, add_on, dispatch, kernel, run, upload
 
 from gpuedge.backends import load
 from gpuedge.backends.base import Candidate, DeviceInfo, Usage
@@ -146,5 +147,5 @@ def test_vulkan_1_0_with_storage_buffer_class(
     x = np.arange(100, dtype=np.float32)
     source, result = upload(device, x), device.alloc(x.nbytes, Usage.OUTPUT)
     run(device, [dispatch(device, modern, [source, result], 100, k=1.5)], [source], [result])
-    np.testing.assert_array_equal(download(device, result), x * 2 + np.float32(1.5))
+    np.testing.assert_array_equal(downloaded(device, result), x * 2 + np.float32(1.5))
     device.close()

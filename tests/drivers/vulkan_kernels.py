@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from seam_kernels import downloaded
 
 from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Usage
 from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
@@ -104,13 +105,6 @@ def upload(device: DeviceImpl, values: Floats, usage: Usage = Usage.INPUT) -> Bu
     return made
 
 
-def download(device: DeviceImpl, buffer: Buffer) -> Floats:
-    """Return what a buffer holds."""
-    into = np.full(buffer.nbytes // 4, np.nan, np.float32)
-    device.read(buffer, memoryview(into))
-    return into
-
-
 def run(
     device: DeviceImpl, work: list[Dispatch], inputs: list[Buffer], outputs: list[Buffer]
 ) -> None:
@@ -126,7 +120,7 @@ def add_on(device: DeviceImpl, a: Floats, b: Floats, *, width: int = 64) -> Floa
     result = device.alloc(a.nbytes, Usage.OUTPUT)
     work = dispatch(device, ADD, [first, second, result], a.size, width=width)
     run(device, [work], [first], [result])
-    values = download(device, result)
+    values = downloaded(device, result)
     for buffer in (first, second, result):
         device.free(buffer)
     device.release(work.program)
