@@ -22,7 +22,7 @@ from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.speeds import predict, speeds_of
 from gpuedge.executors.base import Work
 
-FIGURES = Path(__file__).resolve().parent / "results" / "2026-11-23-speeds.json"
+FIGURES = Path(__file__).resolve().parent / "results" / "2026-11-26-speeds.json"
 
 
 def residuals(figures: Mapping[str, Any]) -> dict[str, list[float]]:
