@@ -41,7 +41,7 @@ def graph() -> Graph:
 
 
 class Diary:
-    """A watch that remembers what it was told."""
+    """A marker that remembers what it was told."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -63,7 +63,7 @@ def opened(isolation: str = "inline", **fail: BaseException) -> tuple[GpuExecuto
     backend = NullBackend(VULKAN_MINIMUM, fail=fail)
     impl = backend.open(backend.enumerate(backend.candidates({})[0])[0])
     diary = Diary()
-    return GpuExecutor(impl, "vulkan:0", isolation=isolation, watch=diary), diary
+    return GpuExecutor(impl, "vulkan:0", isolation=isolation, marker=diary), diary
 
 
 def null(executor: GpuExecutor) -> NullDevice:
