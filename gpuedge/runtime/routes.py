@@ -21,9 +21,9 @@ from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
 from gpuedge.decide.decision import Decision, decide
+from gpuedge.decide.decision_record import DecisionRecord, DeviceCandidate, candidates_of
 from gpuedge.decide.history import History, ModelHistory, device_key
 from gpuedge.decide.options import DEFAULT
-from gpuedge.decide.record import DeviceCandidate, Record, candidates_of
 from gpuedge.plan.planner import label
 from gpuedge.runtime import clock
 from gpuedge.runtime.devices import Pool, reason_of
@@ -275,7 +275,7 @@ def named_decision(
             for c in candidates
         ]
     candidates.append(DeviceCandidate(CPU, is_software=False))
-    record = Record(
+    record = DecisionRecord(
         device, request.policy, tuple(candidates), __version__, isolation=request.isolation
     )
     decision = decide(record)

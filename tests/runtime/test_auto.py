@@ -20,9 +20,9 @@ from scripted_fakes import ScriptedPool, World
 import gpuedge
 from gpuedge.core.errors import DeviceLostError, InputError
 from gpuedge.decide.belief import Belief
+from gpuedge.decide.decision_record import DeviceCandidate
 from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import DeviceCandidate
 from gpuedge.runtime.auto import ChosenDevice
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import PooledDevice
@@ -547,7 +547,7 @@ import numpy as np
 sys.path[:0] = {paths!r}
 from flaky import X, FlakyPool, graph
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import DeviceCandidate
+from gpuedge.decide.decision_record import DeviceCandidate
 from gpuedge.runtime.auto import ChosenDevice
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import PooledDevice

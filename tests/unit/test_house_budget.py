@@ -32,7 +32,6 @@ SAME_NAMES = {
     "Pool",
     "Programs",
     "Queue",
-    "Record",
     "Recorder",
     "Store",
     "Tensor",
