@@ -14,7 +14,7 @@ from capdb.seal import seal
 from cli_fakes import GOOD
 
 from gpuedge.capdb import entries
-from gpuedge.capdb.saved import KEYS, identities, unfit
+from gpuedge.capdb.identities import KEYS, identities, unfit
 from gpuedge.cli import db
 from gpuedge.cli.main import main
 from gpuedge.probing import api
