@@ -71,12 +71,6 @@ DEVICE_FATAL_ERRORS = (DeviceLostError, DeviceTimeoutError)
 COMPILE_ERRORS = (DeviceError, KernelError, UnsupportedOpError)
 """What compiling for a device may end with that another device may do without."""
 
-FAILURES = frozenset({
-    "compile-failed", "device-hung", "device-lost", "worker-died", "open-failed", "out-of-memory",
-    "run-failed",
-})  # fmt: skip
-"""Codes whose details do not say by themselves that the device failed, and how."""
-
 
 def reason_of(error: GpuEdgeError, code: str = "run-failed") -> Reason:
     """Return the reason an error stands for: its own, that of its class, else `code`."""
