@@ -35,8 +35,8 @@ from gpuedge.runtime.strings import CPU
 
 if TYPE_CHECKING:
     from gpuedge.decide.chooser import Chooser
-    from gpuedge.graph.bound import BoundModel
     from gpuedge.graph.ir import Graph
+    from gpuedge.graph.shaped import ShapedModel
     from gpuedge.probing.report import ProbeRow
 
 SMALL = 64
@@ -129,7 +129,7 @@ class Survey:
 
 
 def survey(
-    model: BoundModel,
+    model: ShapedModel,
     request: Request,
     pool: Pool,
     cpu_ns: int | None,
@@ -139,7 +139,7 @@ def survey(
 
     Parameters
     ----------
-    model : BoundModel
+    model : ShapedModel
     request : Request
     pool : Pool
     cpu_ns : int, optional
@@ -162,7 +162,7 @@ def survey(
 class _Surveyor:
     """Looks at one device after another; `kernel` is what the CPU path runs."""
 
-    model: BoundModel
+    model: ShapedModel
     request: Request
     kernel: str
     cpu_ns: int | None
