@@ -170,7 +170,7 @@ class CompiledModel:
         placed, state = self.choice.placed, self.choice.state
         check = None if placed is None else placed.check
         return Health(
-            state.phase, self.choice.device, self.request.isolation, state.sentence,
+            state.health, self.choice.device, self.request.isolation, state.sentence,
             watchdog_s=None if placed is None else segments.watchdog_of(placed.parts),
             crosscheck_note="" if check is None else check.note,
             switches=self.choice.switches, **self._counts.figures(),

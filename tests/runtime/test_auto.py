@@ -185,7 +185,7 @@ def test_wrong_numbers_in_the_background_never_reach_a_request(
     assert "differ from the CPU's" in caplog.text
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert (row.status, row.code) == ("rejected", "drifted")
-    assert pool.device("vulkan:0").state.phase == "demoted" and len(pool.opened) == 1
+    assert pool.device("vulkan:0").state.health == "demoted" and len(pool.opened) == 1
 
 
 def test_wrong_numbers_on_trial_condemn_the_device_at_once(world: World) -> None:

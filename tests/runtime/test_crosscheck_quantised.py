@@ -222,7 +222,7 @@ def test_the_gates_of_auto_refuse_it(caplog: pytest.LogCaptureFixture) -> None:
     pool = FlakyPool()
     assert isinstance(gated(graph, pool), Refused)
     assert "differ from the CPU's" in caplog.text
-    assert pool.device("vulkan:0").state.phase == "demoted"
+    assert pool.device("vulkan:0").state.health == "demoted"
 
 
 @pytest.mark.usefixtures("shifting")

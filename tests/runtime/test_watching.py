@@ -227,7 +227,7 @@ def test_three_slow_requests_are_no_reason_to_leave_a_device(is_slow: bool) -> N
         compiled.run(X)
         assert compiled.health().failed == failed
         until(lambda: not pool.device("vulkan:0").state.is_recovering)
-    assert pool.device("vulkan:0").state.phase == ("ok" if is_slow else "demoted")
+    assert pool.device("vulkan:0").state.health == ("ok" if is_slow else "demoted")
     assert sum(one.is_closed for one in pool.devices) == (4 if is_slow else 0)
 
 
