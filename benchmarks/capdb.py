@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from gpuedge.capdb import lookup
 from gpuedge.capdb.database import forget, load
+from gpuedge.capdb.identities import identities
 from gpuedge.capdb.identity.subject import subject
-from gpuedge.capdb.saved import identities
 
 FIRST = """
 import json, time

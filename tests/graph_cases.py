@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
+from single_node import single
 
 from gpuedge.core.errors import GpuEdgeError
-from gpuedge.graph.build import single
 from gpuedge.graph.ir import Array, Graph, TensorType
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from kernel_interpreter import interpret
 from kernel_needs import trip_count
 
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
@@ -25,7 +26,7 @@ from gpuedge.core.texels import decode, encode
 from gpuedge.device import Device
 from gpuedge.executors.base import PlacementRow, Work
 from gpuedge.graph.ir import Graph, Node
-from gpuedge.lang import Kernel, interpret, load
+from gpuedge.lang import Kernel, load
 from gpuedge.plan.arrange import Arrangement, Region, arrange
 from gpuedge.plan.layout import Layout
 from gpuedge.plan.library import texts

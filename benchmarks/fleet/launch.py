@@ -13,9 +13,9 @@ import numpy as np
 
 from gpuedge.decide.belief import UNKNOWN, Belief, bounded
 from gpuedge.decide.chooser import RECENT, Chooser
+from gpuedge.decide.decision_record import CPU, DeviceCandidate
 from gpuedge.decide.options import DEFAULT, Options
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import CPU, DeviceCandidate
 
 from .noise import COLD_RUNS, Clock, Field, cold_s
 from .population import ALTERNATIVES, Floats, Knobs, Population

@@ -28,7 +28,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "gates": (*FIELD, "fleet/faults"),
     "serve": (
         *FIELD, "fleet/launch",
-        *(f"decide/{n}" for n in ("options", "belief", "trial", "record", "chooser")),
+        *(f"decide/{n}" for n in ("options", "belief", "trial", "decision_record", "chooser")),
     ),
 }  # fmt: skip
 """What code takes part, by kind of task."""

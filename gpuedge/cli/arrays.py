@@ -18,7 +18,6 @@ from gpuedge.safety.paths import check_readable, open_regular, read_start, save_
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 """What a .npz file begins with; the second is one without arrays."""
 
-NPY = b"\x93NUMPY"
 ACCEPTED = ".npy and .npz files are read"
 OTHERS = {
     b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image",

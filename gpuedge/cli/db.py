@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuedge.capdb.database import Database, load
+from gpuedge.capdb.identities import KEYS, identities, title, unfit
 from gpuedge.capdb.judgement import lookup as judge
 from gpuedge.capdb.place import folder as in_use
-from gpuedge.capdb.saved import KEYS, identities, title, unfit
 from gpuedge.cli.arguments import seconds
 from gpuedge.cli.output import Output, read_json
 from gpuedge.core.errors import InputError, UnknownDeviceError, UsageError

@@ -73,7 +73,7 @@ class Case:
         """Run on a device and compare with the reference."""
         built, keeper = self.build(), KEEPERS[self.storage]
         got = built.call(device)
-        return judge(got, keeper(built.reference(keeper)), self.dtype)
+        return compare(got, keeper(built.reference(keeper)), self.dtype)
 
 
 def case(
@@ -134,7 +134,7 @@ ANSWERS = ("bool", "int64", "int32", "uint8")
 """What comparisons, positions, sums of integers and codes are, whatever dtype is asked about."""
 
 
-def judge(got: Any, wanted: Num, dtype: str = "float32") -> CaseVerdict:
+def compare(got: Any, wanted: Num, dtype: str = "float32") -> CaseVerdict:
     """Compare a result with exact values: dtype, shape, and every element within its bound."""
     if not isinstance(got, np.ndarray) or (got.dtype != dtype and got.dtype not in ANSWERS):
         what = f"dtype {got.dtype}" if isinstance(got, np.ndarray) else type(got).__name__

@@ -278,7 +278,7 @@ def everything(profile: str = "smoke") -> tuple[Case, ...]:
     families = (_plain, _variants, _stored, nodes.cases, operators.cases)
     scales = (1,) if profile == "smoke" else (1, FULL)
     cases: dict[str, Case] = {}
-    for case in (one for scale in scales for family in families for one in family(scale)):
+    for case in (drawn for scale in scales for family in families for drawn in family(scale)):
         cases.setdefault(case.id, case)
     for case in _large() if profile == "full" else ():
         cases.setdefault(case.id, case)

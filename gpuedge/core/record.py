@@ -2,7 +2,6 @@
 
 What is read back may be of another version, damaged, or a driver's: `read` makes a record of it
 only where every field is what its annotation says. It works for `Record` and for dataclasses.
-`gpuedge.decide.saved` is for what callers make as well, such as `Policy`: checked when made.
 
 `Record` itself does without `dataclasses`, for what a cached `probe()` touches: importing that and
 making a dozen of them costs over 20 ms at the start of an application, more than the whole cached
@@ -126,7 +125,8 @@ def read(cls: type[T], saved: object) -> T:
     cls : class
         A `Record` or a dataclass. Its annotations are what fields may be: ``str``, ``bool``,
         ``int`` (below `MOST_WHOLE`), ``float`` (finite), ``None``, another such class, unions,
-        ``tuple``, ``frozenset`` and ``Mapping`` of those, and `Annotated`, which narrows a type by
+        ``tuple``, ``frozenset`` and ``Mapping`` of those, ``Literal`` of texts, and `Annotated`,
+        which narrows a type by
 
         * a ``range`` of numbers, or of how many characters or items there are;
         * the pattern of a text (``re.Pattern``);
@@ -136,6 +136,8 @@ def read(cls: type[T], saved: object) -> T:
 
         Fields without a default must be there. Others than its own may be, and are passed over,
         where the class has ``IS_OPEN = True``. Where it has a ``SCHEMA``, ``"schema"`` must be it.
+        Fields of dataclasses that are not compared are not kept. A class with ``IS_LIST = True`` is
+        a list of the values of all its fields.
     saved : object
         What was read.
 
@@ -160,9 +162,11 @@ def read_each(cls: type[T], saved: object) -> dict[str, T]:
 
 def checked(cls: type, saved: object) -> dict[str, Any]:
     """Return the fields of a class as `read` gives them to it. Raises UnfitError."""
-    if not isinstance(saved, dict):
-        raise UnfitError(f"{shown(saved)} is not an object")
     readers, required = _fields(cls)
+    if getattr(cls, "IS_LIST", False) and isinstance(saved, list) and len(saved) == len(readers):
+        saved = dict(zip(readers, saved, strict=True))
+    elif not isinstance(saved, dict) or hasattr(cls, "IS_LIST"):
+        raise UnfitError(f"{shown(saved)} is not an object")
     schema = getattr(cls, "SCHEMA", None)
     if schema is not None and saved.get("schema") != schema:
         raise UnfitError(f"{shown(saved.get('schema'))} is not {schema!r}", "schema")
@@ -197,6 +201,8 @@ def plain(value: Any) -> Any:
         return value
     schema = getattr(value, "SCHEMA", None)
     own = {name: plain(getattr(value, name)) for name in _fields(type(value))[0]}
+    if hasattr(value, "IS_LIST"):
+        return list(own.values())
     return own if schema is None else {"schema": schema, **own}
 
 
@@ -217,6 +223,8 @@ def fit(value: Any, hint: Any) -> Any:
 
 def _reader(hint: Any) -> Reader:
     """Return what reads values of a type."""
+    if repr(getattr(hint, "__origin__", None)) == "typing.Literal":
+        hint = _Annotated(str, hint.__args__)
     if hasattr(hint, "__metadata__"):
         return _narrowed(_reader(hint.__origin__), hint.__metadata__)
     if type(hint).__name__ in _UNIONS:
@@ -349,13 +357,14 @@ def _fields(cls: type) -> tuple[dict[str, Reader], list[str]]:
     known = _KNOWN.get(cls)
     if known is None:
         readers: dict[str, Reader] = {}
+        of_dataclass = getattr(cls, "__dataclass_fields__", None)
         for base in reversed(cls.__mro__):
             names = vars(sys.modules[base.__module__])
             own = base.__dict__.get("__annotations__", {})  # noqa: RUF063  (no inspect)
             for name, hint in own.items():
-                if name[0] != "_" and not str(hint).startswith("ClassVar"):
+                is_kept = name[0] != "_" and not str(hint).startswith("ClassVar")
+                if is_kept and (of_dataclass is None or of_dataclass[name].compare):
                     readers[name] = _annotated(hint, names)
-        of_dataclass = getattr(cls, "__dataclass_fields__", None)
         if of_dataclass is None:
             required = [name for name in readers if not hasattr(cls, name)]
         else:  # both are the same only where there is neither

@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import ClassVar
 
 from gpuedge.decide.options import DEFAULT, Noise, Options
 
@@ -27,7 +28,7 @@ VAR_LIMIT = 25 * MICRO
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """A normal distribution over theta, in whole numbers.
+    """A normal distribution over theta, in whole numbers; in files a list of the three.
 
     Attributes
     ----------
@@ -38,6 +39,8 @@ class Belief:
     windows : int
         Windows of measurements that went into it.
     """
+
+    IS_LIST: ClassVar = True
 
     mean: int
     var: int

@@ -7,7 +7,7 @@ on real requests, taken where its expected loss is smaller, and looked at again 
 accumulated expected loss pays for.
 
 A chooser neither runs nor opens anything and has no clock: `gpuedge.runtime` and the simulator of
-`benchmarks/fleet` drive the same one. What it chooses from is what a `Record` holds, and
+`benchmarks/fleet` drive the same one. What it chooses from is what a `DecisionRecord` holds, and
 `best_side` is the rule: a replayed decision calls it, too.
 """
 
@@ -33,9 +33,16 @@ from gpuedge.decide.belief import (
     surprise,
     updated,
 )
+from gpuedge.decide.decision_record import (
+    AUTO,
+    CPU,
+    DecisionRecord,
+    DeviceCandidate,
+    DeviceHistory,
+    Phase,
+)
 from gpuedge.decide.options import DEFAULT, MOST, Options
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import AUTO, CPU, DeviceCandidate, DeviceHistory, Phase, Record
 from gpuedge.decide.trial import Burst, Trial
 
 RECENT = 31
@@ -276,14 +283,14 @@ class Chooser:
         is_full = len(self._switched) == self._switched.maxlen
         return max(self._switched[0] + 60 * 10**9 - now_ns, 0) if is_full else 0
 
-    def record(self, now_ns: int) -> Record:
+    def record(self, now_ns: int) -> DecisionRecord:
         """Return all that `pick` is chosen from, as it is now.
 
         What became better since the last request takes over after the next one.
         """
         cpu = DeviceCandidate(CPU, is_software=False, latency_ns=self.cpu_ns, at_ns=self.at_ns(CPU))
         is_due = self._best() != self.pick
-        return Record(
+        return DecisionRecord(
             AUTO,
             self._policy,
             (*(self._copied(c, now_ns) for c in self._all), cpu),

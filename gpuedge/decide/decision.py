@@ -11,25 +11,25 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from gpuedge.core.errors import InputError
+from gpuedge.core.errors import ConfigError, InputError
 from gpuedge.core.reasons import SENTENCES
+from gpuedge.core.record import UnfitError, read
+from gpuedge.core.record import plain as plain_data
 from gpuedge.core.text import plain
 from gpuedge.decide import explain
 from gpuedge.decide.belief import MICRO, losses
 from gpuedge.decide.chooser import best_side
+from gpuedge.decide.decision_record import AUTO, CPU, DecisionRecord, DeviceCandidate, Line
 from gpuedge.decide.explain import Comparison, Weighed
-from gpuedge.decide.options import MOST
-from gpuedge.decide.record import AUTO, CPU, DeviceCandidate, Record
-from gpuedge.decide.saved import UNFIT, Saved
+from gpuedge.decide.options import MOST, Count
 
-SCHEMA = "gpuedge.decision/5"
 STATUSES = ("selected", "rejected", "waiting")
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateRow(Saved):
+class CandidateRow:
     """One candidate and what became of it.
 
     `status` is ``selected``, ``rejected``, or ``waiting`` for what may be taken later in this
@@ -39,23 +39,22 @@ class CandidateRow(Saved):
     faster, in millionths of the CPU path's latency. None is unknown.
     """
 
-    device: str
+    device: Line
     status: str
     code: str
-    reason: str
-    time_ns: int | None = None
+    reason: Line
+    time_ns: Count | None = None
     is_rough: bool = False
-    loss_cpu_ppm: int | None = None
-    loss_gpu_ppm: int | None = None
+    loss_cpu_ppm: Count | None = None
+    loss_gpu_ppm: Count | None = None
 
     def __post_init__(self) -> None:
-        Saved.__post_init__(self)
         if self.status not in STATUSES or self.code not in SENTENCES:
             raise ValueError(f"unknown status or code {self.status!r}, {self.code!r}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Decision(Saved):
+class Decision:
     """Which device runs a model, and why; prints as a sentence followed by a table.
 
     Attributes
@@ -66,20 +65,21 @@ class Decision(Saved):
         Why, in one sentence.
     rows : tuple of CandidateRow
         Every candidate, in the order of the record.
-    record : Record
+    record : DecisionRecord
         What the choice rests on.
     is_verbose : bool
         Whether it prints that, too.
     """
 
-    device: str
-    reason: str
+    SCHEMA: ClassVar = "gpuedge.decision/5"
+
+    device: Line
+    reason: Line
     rows: tuple[CandidateRow, ...]
-    record: Record
+    record: DecisionRecord
     is_verbose: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
-        Saved.__post_init__(self)
         if [row.device for row in self.rows] != [c.device for c in self.record.candidates]:
             raise ValueError("the rows are not those of the candidates")
 
@@ -98,7 +98,8 @@ class Decision(Saved):
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary; times are whole nanoseconds."""
-        return {"schema": SCHEMA, **Saved.to_dict(self)}
+        fields: dict[str, Any] = plain_data(self)
+        return fields
 
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, no spaces, ASCII. Equal decisions, equal bytes."""
@@ -117,19 +118,22 @@ class Decision(Saved):
             It is not a decision, or of a version this gpuedge does not read.
         """
         schema = record.get("schema") if isinstance(record, Mapping) else None
-        if schema != SCHEMA:
+        if schema != cls.SCHEMA:
             old = isinstance(schema, str) and schema.startswith("gpuedge.decision/")
             raise InputError(
                 "This saved decision is of another version." if old
                 else "This is not a saved decision.",
-                known=f"its schema is {plain(repr(schema))}; this version reads {SCHEMA!r}",
+                known=f"its schema is {plain(repr(schema))}; this version reads {cls.SCHEMA!r}",
                 hint="make one with Session.explain().to_json()",
             )  # fmt: skip
         try:
-            return cls.read({name: value for name, value in record.items() if name != "schema"})
-        except UNFIT as error:
-            known = plain(f"{type(error).__name__}: {getattr(error, 'what', error)}", 300)
+            decision = read(cls, dict(record))
+            if decision.to_dict() != record:
+                raise UnfitError("not every field is there, as this version writes it")
+        except (UnfitError, ConfigError) as error:
+            known = plain(getattr(error, "what", str(error)), 300)
             raise InputError("This saved decision is damaged.", known=known) from None
+        return decision
 
     def __str__(self) -> str:
         return self.explain(verbose=self.is_verbose)
@@ -141,11 +145,11 @@ class Decision(Saved):
         return explain.as_html(self)
 
 
-def decide(record: Record) -> Decision:
+def decide(record: DecisionRecord) -> Decision:
     """Choose a device. The result depends on `record` only.
 
     A device asked for by name is taken where it can be used, else the CPU. Under ``auto`` it is the
-    best side, or the one in use where that has to answer on (`Record.waits_ns`).
+    best side, or the one in use where that has to answer on (`DecisionRecord.waits_ns`).
     """
     used, due = _chosen(record)
     weighed = [_weighed(candidate, record, used, due) for candidate in record.candidates]
@@ -172,7 +176,7 @@ def _row(case: Weighed) -> CandidateRow:
     )
 
 
-def _chosen(record: Record) -> tuple[str, str]:
+def _chosen(record: DecisionRecord) -> tuple[str, str]:
     """Return the side that answers, and the one that takes over from it; empty if none does."""
     if record.asked != AUTO:
         named = [c for c in record.candidates if c.device == record.asked]
@@ -198,7 +202,7 @@ _STILL_RUNS = ("ok", "unsupported-op")
 # -- weighing --------------------------------------------------------------------------------------
 
 
-def _weighed(gpu: DeviceCandidate, record: Record, used: str, due: str) -> Weighed:
+def _weighed(gpu: DeviceCandidate, record: DecisionRecord, used: str, due: str) -> Weighed:
     """Return a candidate with what either choice is expected to lose, and the figures to tell."""
     if not gpu.phase or gpu.device == CPU:
         return Weighed(gpu, record, used, due)
@@ -206,7 +210,7 @@ def _weighed(gpu: DeviceCandidate, record: Record, used: str, due: str) -> Weigh
     return Weighed(gpu, record, used, due, (cpu, there), _figures(gpu, record, there - cpu))
 
 
-def _figures(gpu: DeviceCandidate, record: Record, more_ppm: int) -> Comparison | None:
+def _figures(gpu: DeviceCandidate, record: DecisionRecord, more_ppm: int) -> Comparison | None:
     """Return the figures to tell of a GPU that is expected to lose so much more than the CPU.
 
     Measured medians are told where they agree with what is expected, and else the latter: what is

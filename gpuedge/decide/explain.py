@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,9 +15,8 @@ from gpuedge.core.reasons import SENTENCES
 from gpuedge.core.text import Table, counted, duration, plain, table
 from gpuedge.decide.belief import MICRO
 from gpuedge.decide.chooser import opens_after
+from gpuedge.decide.decision_record import AUTO, CPU, DecisionRecord, DeviceCandidate
 from gpuedge.decide.options import DEFAULT, MOST
-from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import AUTO, CPU, DeviceCandidate, Record
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import CandidateRow, Decision
@@ -70,7 +69,7 @@ class Weighed:
     """
 
     gpu: DeviceCandidate
-    record: Record
+    record: DecisionRecord
     used: str
     due: str
     losses: tuple[int, int] | None = None
@@ -144,12 +143,12 @@ def _speed(figures: Comparison, digits: int = 2) -> str:
     return f"{about}{number} times as {'slow' if is_slow else 'fast'} as the CPU"
 
 
-def _needs(candidate: DeviceCandidate, record: Record) -> str:
+def _needs(candidate: DeviceCandidate, record: DecisionRecord) -> str:
     limit = record.policy.deadline_ns or 0
     return f"needs {_tail(candidate, record)}, and the deadline is {duration(limit)}"
 
 
-def _tail(candidate: DeviceCandidate, record: Record) -> str:
+def _tail(candidate: DeviceCandidate, record: DecisionRecord) -> str:
     share = f" for {record.policy.percentile} % of requests" if candidate.at_ns else ""
     return f"{duration(candidate.tail_ns)}{share}"
 
@@ -238,7 +237,7 @@ def _rounded(count: int) -> str:
     return f"{int(float(f'{count:.2g}')):,}" if count < 10**9 else "a billion"
 
 
-def _takes_over(record: Record) -> str:
+def _takes_over(record: DecisionRecord) -> str:
     """Say when another side will answer."""
     if not record.waits_ns:
         return "takes over after the next request"
@@ -377,10 +376,10 @@ def _joined(*parts: object) -> str:
     return "; ".join(str(part) for part in parts if part)
 
 
-def _about(record: Record) -> str:
+def _about(record: DecisionRecord) -> str:
     earlier = ", ".join(f"{count:,}" for count in record.previous_requests) or "none known"
-    usual = Policy().to_dict()
-    other = [f"{n}={value!r}" for n, value in record.policy.to_dict().items() if value != usual[n]]
+    wishes = [(f, getattr(record.policy, f.name)) for f in fields(record.policy) if f.compare]
+    other = [f"{f.name}={value!r}" for f, value in wishes if value != f.default]
     return _joined(
         f"{counted(record.requests, 'request')} so far, in earlier application starts {earlier}",
         f"Policy({', '.join(other)})", f"isolation {record.isolation}",
@@ -389,7 +388,7 @@ def _about(record: Record) -> str:
     )  # fmt: skip
 
 
-def _known(row: CandidateRow, e: DeviceCandidate, record: Record) -> str:
+def _known(row: CandidateRow, e: DeviceCandidate, record: DecisionRecord) -> str:
     return _joined(
         plain(e.name), e.is_software and "a software rasteriser",
         e.entries and f"entries of the capability database in force: {', '.join(e.entries)}",
@@ -397,7 +396,7 @@ def _known(row: CandidateRow, e: DeviceCandidate, record: Record) -> str:
     )  # fmt: skip
 
 
-def _predicted(row: CandidateRow, e: DeviceCandidate, record: Record) -> str:
+def _predicted(row: CandidateRow, e: DeviceCandidate, record: DecisionRecord) -> str:
     return _joined(
         e.predicted_ns and f"{duration(e.predicted_ns, 2)} a request", _opening(e, was_opened=False)
     )
@@ -409,7 +408,7 @@ def _opening(e: DeviceCandidate, *, was_opened: bool) -> str:
     return f"{duration(e.startup_ns, 2)} to open it, compile and warm up"
 
 
-def _measured(row: CandidateRow, e: DeviceCandidate, record: Record) -> str:
+def _measured(row: CandidateRow, e: DeviceCandidate, record: DecisionRecord) -> str:
     share = ""
     if e.is_measured:
         low, high = (math.exp(e.belief.theta + way * e.belief.sd) for way in (-1, 1))
@@ -429,7 +428,7 @@ _CHANGES = {
 }
 
 
-def _changes(row: CandidateRow, e: DeviceCandidate, record: Record) -> str:
+def _changes(row: CandidateRow, e: DeviceCandidate, record: DecisionRecord) -> str:
     """Say what would have a GPU taken, or given up."""
     cpu_ns, cpu, gpu = record.cpu.latency_ns, row.loss_cpu_ppm, row.loss_gpu_ppm
     if row.code in _CHANGES or e.device == CPU or record.asked != AUTO:

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuedge import __version__
-from gpuedge.decide.record import DeviceHistory
-from gpuedge.decide.saved import UNFIT, Saved
+from gpuedge.core.record import UnfitError, plain, read
+from gpuedge.decide.decision_record import DeviceHistory
+from gpuedge.decide.options import Count
 from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.store import load_sealed, update_sealed
 
@@ -37,11 +38,11 @@ MAX_LAUNCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ModelHistory(Saved):
+class ModelHistory:
     """What is known of one model: counts of requests by launch, devices by key; oldest first."""
 
-    counts: Mapping[str, int] = field(default_factory=dict)
-    cpu_ns: int | None = None
+    counts: Mapping[str, Count] = field(default_factory=dict)
+    cpu_ns: Count | None = None
     devices: Mapping[str, DeviceHistory] = field(default_factory=dict)
 
     @property
@@ -111,7 +112,7 @@ class History:
                 cpu_ns or old.cpu_ns,
                 _newest(old.devices, devices or {}, MAX_DEVICES),
             )
-            self._models = _newest(models, {model: new.to_dict()}, MAX_MODELS)
+            self._models = _newest(models, {model: plain(new)}, MAX_MODELS)
             return {"models": self._models}
 
         return update_sealed(self.path, SCHEMA, merged)
@@ -125,8 +126,8 @@ class History:
             self._models = _models(load_sealed(self.path, SCHEMA))
         logs = []
         for name, saved in self._models.items():
-            with suppress(*UNFIT):
-                known = DeviceHistory.read(saved["devices"][device])
+            with suppress(LookupError, TypeError, UnfitError):
+                known = read(DeviceHistory, saved["devices"][device])
                 if name != besides and known.gpu_ns and known.predicted_ns:
                     logs.append(math.log(known.gpu_ns / known.predicted_ns))
         return math.fsum(logs) / len(logs) if logs else 0.0
@@ -146,6 +147,6 @@ def _models(body: Mapping[str, Any] | None) -> dict[str, Any]:
 def _known(models: Mapping[str, Any], model: str) -> ModelHistory:
     """Return what is kept of a model; a seal proves no author, so what does not fit is nothing."""
     try:
-        return ModelHistory.read(models[model])
-    except UNFIT:
+        return read(ModelHistory, models.get(model))
+    except UnfitError:
         return ModelHistory()

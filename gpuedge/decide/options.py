@@ -8,9 +8,13 @@ devices.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 MOST = 10**18
 """Beyond any time in nanoseconds, size or count: thirty years."""
+
+Count = Annotated[int, range(MOST + 1)]
+"""A time in nanoseconds, a size or a number of things, where a record of them is read back."""
 
 
 @dataclass(frozen=True, slots=True)

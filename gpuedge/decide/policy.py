@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuedge.core.errors import ConfigError
-from gpuedge.decide.saved import Saved
 
 STORAGES = ("float32", "float16", "fixed16")
 ARITHMETICS = ("float32", "float16")
@@ -22,7 +21,7 @@ _NUMBERS: dict[str, tuple[type[float], float, float]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Policy(Saved):
+class Policy:
     """When a GPU is worth using. The CPU is taken unless a GPU meets all of this.
 
     Parameters

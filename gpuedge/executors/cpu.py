@@ -30,12 +30,12 @@ from gpuedge.executors.base import Executable, PlacementRow, StepTime
 from gpuedge.executors.products import moved, products
 from gpuedge.executors.timing import times_of
 from gpuedge.graph import schema
-from gpuedge.graph.bound import BoundModel, Serialised
 from gpuedge.graph.expand import differs, expand, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.offenders import refusal
 from gpuedge.graph.partition import outputs_of, partition
 from gpuedge.graph.reader import is_keeping
+from gpuedge.graph.shaped import Serialised, ShapedModel
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.tensor import Convolution, Pooling, Tensor
 from gpuedge.safety.interrupts import held, is_of_handler
@@ -183,7 +183,7 @@ class _OrtExecutable:
 
     Parameters
     ----------
-    model : BoundModel
+    model : ShapedModel
     kernel : str
     session : onnxruntime.InferenceSession or None
         None where all outputs are copied.
@@ -193,7 +193,7 @@ class _OrtExecutable:
     """
 
     def __init__(
-        self, model: BoundModel, kernel: str, session: Any, inputs: Names, outputs: Names,
+        self, model: ShapedModel, kernel: str, session: Any, inputs: Names, outputs: Names,
         *, profiled: Callable[[str], Any],
     ) -> None:  # fmt: skip
         self._model, self._kernel, self._session = model, kernel, session
@@ -441,7 +441,7 @@ class CpuExecutor:
             return schema_reason(node, graph.opset)
         return _unknown(node, graph)
 
-    def load(self, model: BoundModel) -> Executable:
+    def load(self, model: ShapedModel) -> Executable:
         """Return a whole model for ONNX Runtime as it came; where that will not do, as a graph.
 
         ONNX Runtime has one session for all shapes of a model, which goes with the last of them.
@@ -565,7 +565,7 @@ class CpuExecutor:
             return _session(to_bytes(written, [*computed, *more]), self.threads, profile)
 
         session = load() if computed else None
-        model = BoundModel(lambda: graph)
+        model = ShapedModel(lambda: graph)
         return _OrtExecutable(
             model, self.kernel, session, graph.inputs, graph.outputs, profiled=load
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpuedge.core.errors import DeviceError, GpuEdgeError
-from gpuedge.safety.blocklist import Marker
 
 MAX_WORDS = 300
 """Characters of a cause that are kept: a compiler's log may fill pages."""
@@ -20,8 +19,8 @@ def cause_of(error: GpuEdgeError) -> str:
     return text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]}..."
 
 
-class Unwatched:
-    """A watch that writes nothing down; `gpuedge.safety.blocklist.Marker` does."""
+class NoMarker:
+    """Takes the place of a `gpuedge.safety.blocklist.Marker`, and writes nothing down."""
 
     def step(self, name: str) -> None:
         """Do nothing."""
@@ -34,7 +33,3 @@ class Unwatched:
 
     def close(self) -> None:
         """Do nothing."""
-
-
-Watch = Unwatched | Marker
-"""What is told before and after the driver does something for the first time."""

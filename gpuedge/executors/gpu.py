@@ -43,7 +43,7 @@ from gpuedge.core.errors import (
 from gpuedge.core.storage import BUFFER, HALF_TEXELS, TEXELS
 from gpuedge.core.times import STOPPED_S
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
-from gpuedge.executors.driver_calls import Unwatched, Watch, cause_of
+from gpuedge.executors.driver_calls import NoMarker, cause_of
 from gpuedge.executors.programs import Programs, RefusedPassError
 from gpuedge.executors.timing import Stepper
 from gpuedge.graph.ir import Array, Graph, Node
@@ -60,6 +60,7 @@ from gpuedge.plan.storages import (
     is_finite,
     kernel_kinds,
 )
+from gpuedge.safety.blocklist import Marker
 from gpuedge.safety.deadline import keep
 from gpuedge.safety.interrupts import held, rlock
 from gpuedge.safety.paths import cache_dir
@@ -106,7 +107,7 @@ class DriverStage:
 
     def __enter__(self) -> None:
         if self._is_noted:
-            self._executor.watch.step(self._name)
+            self._executor.marker.step(self._name)
 
     def __exit__(
         self,
@@ -117,7 +118,7 @@ class DriverStage:
         if error is not None:
             self._conclude(error)
         if self._is_noted:
-            self._executor.watch.quiet()
+            self._executor.marker.quiet()
 
     def _conclude(self, error: BaseException) -> None:
         executor = self._executor
@@ -144,8 +145,8 @@ class GpuExecutor:
         Device string, such as ``vulkan:0``.
     isolation : str
         ``inline``, or ``process`` where the driver lives in a process of its own.
-    watch : Watch, optional
-        What is told before and after the driver is at work.
+    marker : Marker, optional
+        What is told before and after the driver is at work, for the crash blocklist.
     restrictions : Restrictions, optional
         What the capability database forbids on this device.
 
@@ -178,13 +179,13 @@ class GpuExecutor:
         name: str,
         *,
         isolation: str = "inline",
-        watch: Watch | None = None,
+        marker: Marker | None = None,
         restrictions: Restrictions | None = None,
     ) -> None:
         self.impl = impl
         self.device = name
         self.isolation = isolation
-        self.watch: Watch = watch or Unwatched()
+        self.marker: Marker | NoMarker = marker or NoMarker()
         caps = replace(impl.caps, device_class=classify(impl.info.identity))
         self.caps: Caps = restrict.apply(caps, restrictions or Restrictions())
         self.programs = Programs(impl)
@@ -242,19 +243,19 @@ class GpuExecutor:
             with self.building():
                 limit_idle(watchdog_s)
         while True:
-            (known, made), self._judged = self._judged, _UNJUDGED
+            (known, planned), self._judged = self._judged, _UNJUDGED
             is_plain = rewrites and precision == EXACT and not self._restricted
-            if known() is not segment or isinstance(made, dict) or not is_plain:
-                made = plan(segment, self.caps, self._restricted, precision, rewrites=rewrites)
+            if known() is not segment or isinstance(planned, dict) or not is_plain:
+                planned = plan(segment, self.caps, self._restricted, precision, rewrites=rewrites)
             progress("plan", 1, 1)
             try:
-                return GpuExecutable(self, segment, made, progress)
+                return GpuExecutable(self, segment, planned, progress)
             except RefusedPassError as refused:
-                if refused.one.variant.removesuffix("_f16").endswith("_map"):
+                if refused.launch.variant.removesuffix("_f16").endswith("_map"):
                     raise refused.error from None
-                log.warning("%s: %s is ruled out: %s", self.device, refused.one.variant,
+                log.warning("%s: %s is ruled out: %s", self.device, refused.launch.variant,
                             refused.error.what)  # fmt: skip
-                self._restricted.add(refused.one.variant)
+                self._restricted.add(refused.launch.variant)
 
     @contextmanager
     def building(self) -> Iterator[None]:
@@ -265,12 +266,12 @@ class GpuExecutor:
             with self.compiling, self.impl.entered():
                 yield
 
-    def program(self, one: Pass, kinds: Mapping[str, str]) -> Program:
+    def program(self, launch: Pass, kinds: Mapping[str, str]) -> Program:
         """Print (or take from the cache) and build the kernel of a pass.
 
         `kinds` are the storage kinds of the kernel's tensors, by their names there.
         """
-        source = one.source
+        source = launch.source
         text = texts()[source.kernel]
         storage = {} if set(kinds.values()) == {BUFFER} else kinds
         key = blob_key(
@@ -278,7 +279,7 @@ class GpuExecutor:
             is_half=source.is_half, along=source.along,
         )  # fmt: skip
         blob = self._blobs.get(key)
-        debug.say(3, f"{one.variant} {dict(one.specs)} groups {one.groups}")
+        debug.say(3, f"{launch.variant} {dict(launch.specs)} groups {launch.groups}")
         debug.say(4, lambda: text.replace("//EPILOGUE", source.epilogue or "//EPILOGUE"))
         if blob is None:
             kernel = load(
@@ -289,10 +290,10 @@ class GpuExecutor:
             self._blobs.put(key, blob)
         known = {s.name for s in blob.specs}
         try:
-            specs = {k: v for k, v in one.specs.items() if k in known}
+            specs = {k: v for k, v in launch.specs.items() if k in known}
             return self.programs.build(blob, specs, self.caps)
         except DriverError as error:
-            raise RefusedPassError(one, error) from error
+            raise RefusedPassError(launch, error) from error
 
     def flush(self) -> None:
         """Write printed kernels to the cache."""
@@ -321,7 +322,7 @@ class GpuExecutor:
         """Note that the device was lost; where its driver ended its worker, on disk too."""
         if code == "worker-died" and not self._was_struck:
             self._was_struck = True
-            self.watch.crashed(why, step)
+            self.marker.crashed(why, step)
 
     def retire(self) -> None:
         """Let nothing start on it any more; closing it is left to `close`."""
@@ -362,7 +363,7 @@ class GpuExecutor:
                         self.on_released()
             finally:
                 self.lock.release()
-        self.watch.close()
+        self.marker.close()
         return True
 
     @property
@@ -404,11 +405,11 @@ class GpuExecutable:
         What is submitted for a run: one, or several where it takes longer than `PIECE_S`.
     """
 
-    def __init__(self, executor: GpuExecutor, graph: Graph, made: Plan, progress: Progress) -> None:
+    def __init__(self, executor: GpuExecutor, graph: Graph, plan: Plan, progress: Progress) -> None:
         self.executor = executor
         self.graph = graph
-        self.plan = made
-        self.rows = tuple(_row(executor.device, s) for s in made.steps)
+        self.plan = plan
+        self.rows = tuple(_row(executor.device, s) for s in plan.steps)
         self._buffers: dict[str, Buffer] = {}
         self._programs: list[Program] = []
         self.recordings: list[Recording] = []
@@ -417,7 +418,7 @@ class GpuExecutable:
         self.watchdog = Watchdog(executor.slowness)
         self._running = executor.running_first
         self._inputs: list[PlanTensor] = []
-        self._where: Arrangement = arrange_on(made, executor.caps)
+        self._where: Arrangement = arrange_on(plan, executor.caps)
         try:
             self._build(progress)
         except BaseException:
@@ -436,10 +437,10 @@ class GpuExecutable:
         impl, where, building = self.executor.impl, self._where, self.executor.building
         tensors = self.plan.tensors
         # one by one, so that `close` finds what was made before a failure
-        for number, one in enumerate(self.plan.passes, 1):
-            kinds = kernel_kinds(one, tensors, self.executor.caps)
+        for number, launch in enumerate(self.plan.passes, 1):
+            kinds = kernel_kinds(launch, tensors, self.executor.caps)
             with building():
-                self._programs.append(self.executor.program(one, kinds))
+                self._programs.append(self.executor.program(launch, kinds))
             progress("compile", number, len(self.plan.passes))
         self.executor.flush()
         with building():
@@ -460,17 +461,17 @@ class GpuExecutable:
         inputs, outputs = (
             [self._buffers[n] for n in names] for names in (self._where.inputs, self._where.outputs)
         )
-        work, made = self._dispatches(), list[Recording]()
+        work, pieces = self._dispatches(), list[Recording]()
         for first, end in zip([0, *ends], ends, strict=False):
             some = work[first:end]
             if first:  # it sees what the pieces before it wrote
                 some[0] = replace(some[0], depends=True)
             ins, outs = () if first else inputs, outputs if end == len(work) else ()
-            made.append(impl.record(some, ins, outs))
-        self.recordings, self._ends, self._took = made, ends, []
-        self.watchdog.pieces = len(made)
-        for one in before:
-            impl.release(one)
+            pieces.append(impl.record(some, ins, outs))
+        self.recordings, self._ends, self._took = pieces, ends, []
+        self.watchdog.pieces = len(pieces)
+        for old in before:
+            impl.release(old)
 
     def _cut(self, seconds: Sequence[float]) -> None:
         """Record pieces that take so long in parts of about `PIECE_S`; in one if all are short."""
@@ -485,16 +486,16 @@ class GpuExecutable:
 
     def _dispatches(self) -> list[Dispatch]:
         dispatches = []
-        for one, program, depends in zip(
+        for launch, program, depends in zip(
             self.plan.passes, self._programs, self._where.depends, strict=True
         ):
-            names = [one.tensors[t.name] for t in program.blob.tensors]
+            names = [launch.tensors[t.name] for t in program.blob.tensors]
             extents = [self.plan.tensors[n].layout.extents for n in names]
-            params = {p.name: one.specs[p.name] for p in program.blob.push if p.type != "ivec4"}
+            params = {p.name: launch.specs[p.name] for p in program.blob.push if p.type != "ivec4"}
             push = program.blob.pack_push(extents, params)
             kinds = [t.storage for t in program.blob.tensors]
             bindings = tuple(self._bound(n, k) for n, k in zip(names, kinds, strict=True))
-            dispatches.append(Dispatch(program, bindings, push, one.groups, depends))
+            dispatches.append(Dispatch(program, bindings, push, launch.groups, depends))
         return dispatches
 
     def _bound(self, name: str, kind: str) -> Binding:
@@ -504,13 +505,13 @@ class GpuExecutable:
         sizes whose bits 8 to 15 are 0, and once for all others: it takes them for a level of an
         image (`level_zero_only` in `lp_sampler_static_texture_state`).
         """
-        found, texel = self._binding(name), TEXEL_BYTES.get(kind, 0)
-        more = found.nbytes + MORE_BYTES
-        is_usual = not texel or found.nbytes & 0xFF00
+        binding, texel = self._binding(name), TEXEL_BYTES.get(kind, 0)
+        more = binding.nbytes + MORE_BYTES
+        is_usual = not texel or binding.nbytes & 0xFF00
         if is_usual or more > texel * self.executor.caps.max_texel_elements:
-            return found
-        has_room = found.offset + more <= found.buffer.nbytes
-        return replace(found, nbytes=more) if has_room else found
+            return binding
+        has_room = binding.offset + more <= binding.buffer.nbytes
+        return replace(binding, nbytes=more) if has_room else binding
 
     def _binding(self, name: str) -> Binding:
         region = self._where.regions[name]
@@ -521,12 +522,12 @@ class GpuExecutable:
         if region is None or host is None:
             return
         try:
-            found = [values[s] if s in values else self.plan.constants[s] for s in host.sources]
+            sources = [values[s] if s in values else self.plan.constants[s] for s in host.sources]
             dtype = None if host.is_raw else np.float32
-            arrays = [np.asarray(a, dtype) for a in found]
+            arrays = [np.asarray(a, dtype) for a in sources]
         except MemoryError as error:
             raise no_copy(f"'{tensor.name}'", error) from None
-        for source, array in zip(host.sources, found, strict=True):
+        for source, array in zip(host.sources, sources, strict=True):
             if array.dtype.name in WIDE and not host.is_raw:
                 most = None if tensor.is_constant else self.plan.most_integer
                 require_exact(source, array, self.executor.device, most)
@@ -633,18 +634,18 @@ class GpuExecutable:
         return {name: self._result(name) for name in self.graph.outputs}
 
     def _result(self, name: str) -> Array:
-        one = self.plan.open.get(name)
+        open_size = self.plan.open.get(name)
         try:
             if name in self.plan.fixed:
                 return np.array(self.plan.fixed[name])
-            if one is None:
+            if open_size is None:
                 kind = self.graph.types[name]
                 return self._numbers(name, kind.dtype, kind.shape)
-            count = int(self._numbers(one.count, "int64", (1,))[0])
-            if one.axis == 0:
-                return self._numbers(name, one.dtype, (count, *one.shape[1:]))
-            whole = self._numbers(name, one.dtype, one.shape)
-            return np.ascontiguousarray(whole[(slice(None),) * one.axis + (slice(count),)])
+            count = int(self._numbers(open_size.count, "int64", (1,))[0])
+            if open_size.axis == 0:
+                return self._numbers(name, open_size.dtype, (count, *open_size.shape[1:]))
+            whole = self._numbers(name, open_size.dtype, open_size.shape)
+            return np.ascontiguousarray(whole[(slice(None),) * open_size.axis + (slice(count),)])
         except MemoryError as error:
             raise OutOfMemoryError(f"No memory for the output '{name}': {error}") from error
 

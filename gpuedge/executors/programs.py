@@ -115,5 +115,5 @@ class RefusedPassError(Exception):
 
     def __init__(self, refused: Pass, error: GpuEdgeError) -> None:
         super().__init__(str(error))
-        self.one = refused
+        self.launch = refused
         self.error = error

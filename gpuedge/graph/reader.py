@@ -13,7 +13,6 @@ import numpy as np
 from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedOpError
 from gpuedge.core.text import MOST_LISTED, plain, shown
 from gpuedge.graph import division, fold, parse, schema
-from gpuedge.graph.bound import BoundModel, Serialised
 from gpuedge.graph.contrib import spelled
 from gpuedge.graph.functions import inlined
 from gpuedge.graph.integers import holds_quantised, in_integers
@@ -21,6 +20,7 @@ from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_RANK
 from gpuedge.graph.protos import node_of, tensor_value
 from gpuedge.graph.schema import schema_reason
+from gpuedge.graph.shaped import Serialised, ShapedModel
 from gpuedge.graph.sizes import Sizes, check_inside, check_sizes
 from gpuedge.graph.writer import reads
 from gpuedge.opset import OPERATORS, facts_of
@@ -274,7 +274,7 @@ class OnnxModel:
         names = fold.needed(self._contents.nodes, self.opset, only_contested=True)
         return frozenset(names & self.inputs.keys())
 
-    def bound(self, shapes: Shapes, *, rewrites: bool = True) -> BoundModel:
+    def with_shapes(self, shapes: Shapes, *, rewrites: bool = True) -> ShapedModel:
         """Return the model for what `shapes_of` gives of its inputs. Raises as `bind`."""
         known = dict(zip(self.inputs, shapes, strict=True))
         values = {n: k.array for n, k in known.items() if isinstance(k, Fixed)}
@@ -283,7 +283,7 @@ class OnnxModel:
         is_odd = values or any(0 in size for size in sizes.values())
         make = partial(self.specialise, sizes, values, rewrites=rewrites)
         given = None if is_odd else self._serialised
-        model = BoundModel(make, given, partial(self._limiting, sizes))
+        model = ShapedModel(make, given, partial(self._limiting, sizes))
         if not self._are_known(sizes) and given is not None:
             _ = model.graph  # it may be too large, and knows before ONNX Runtime computes any of it
         return model

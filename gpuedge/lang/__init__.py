@@ -1,7 +1,7 @@
 """The kernel language: text in, typed tree, printed for each API.
 
-`load` makes a tree of a text, and `print_kernel` of a tree what a device builds. `interpret` runs a
-kernel with numpy. Importing this package loads neither numpy nor a printer.
+`load` makes a tree of a text, and `print_kernel` of a tree what a device builds. Importing this
+package loads neither numpy nor a printer.
 """
 
 from __future__ import annotations
@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gpuedge.core.errors import KernelError
-from gpuedge.core.kernel import Extents, KernelBlob, Number
+from gpuedge.core.kernel import KernelBlob
 from gpuedge.lang.cache import LANGUAGE_VERSION, BlobCache, blob_key
 from gpuedge.lang.parser import load
 from gpuedge.lang.tree import Kernel
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 __all__ = [
     "LANGUAGE_VERSION",
@@ -27,7 +23,6 @@ __all__ = [
     "BlobCache",
     "Kernel",
     "blob_key",
-    "interpret",
     "load",
     "print_kernel",
 ]
@@ -92,49 +87,3 @@ def print_kernel(
         print_one = partial(print_one, along=along)
     blob: KernelBlob = print_one(kernel, dialect, storage or {})
     return blob
-
-
-def interpret(  # noqa: PLR0917  (the names of a dispatch, in their usual order)
-    kernel: Kernel,
-    tensors: Mapping[str, npt.NDArray[np.float32]],
-    out_extents: Extents,
-    specs: Mapping[str, Number] | None = None,
-    params: Mapping[str, Number] | None = None,
-    groups: tuple[int, int, int] | None = None,
-    *,
-    strict: bool = False,
-) -> npt.NDArray[np.float32]:
-    """Run a kernel with numpy, all invocations in step, each operation rounded to float32.
-
-    Those of halves are rounded to float16.
-
-    Parameters
-    ----------
-    tensors : mapping
-        The in tensors by name, float32 of shape (N, S, H, W, 4).
-    out_extents : tuple
-        (W, H, S, N) of the out tensor.
-    specs, params : mapping, optional
-        Values by name; specs have defaults, params do not.
-    groups : tuple, optional
-        Workgroups in x, y, z; needed by and only by group kernels.
-    strict : bool
-        Also refuse what devices tolerate but no kernel should do: loads clamped into range, data
-        races in shared memory and texels written twice.
-
-    Returns
-    -------
-    ndarray
-        float32 of shape (N, S, H, W, 4); what a group kernel did not write is NaN.
-
-    Raises
-    ------
-    InputError (GE-203)
-        A tensor, param or `groups` is missing, unknown or has the wrong shape.
-    KernelError (GE-300)
-        An array index is out of range, or one of the strict rules is broken.
-    """
-    from gpuedge.lang.interpreter import run
-
-    values = (specs or {}, params or {})
-    return run(kernel, tensors, out_extents, values, groups, strict=strict)

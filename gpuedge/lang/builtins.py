@@ -1,9 +1,8 @@
-"""The built-ins on numbers, one row each: types, meaning in numpy, and spellings."""
+"""The built-ins on numbers, one row each: types and spellings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 
 class Builtin(NamedTuple):
@@ -12,8 +11,6 @@ class Builtin(NamedTuple):
     Attributes
     ----------
     arguments : int
-    numpy : callable
-        From the numpy module, which is not imported here, to the meaning on float32 and int32.
     spirv : (int, int)
         GLSL.std.450 instruction for float and for int operands; 0 where it is no such instruction.
     bases : tuple of str
@@ -21,7 +18,6 @@ class Builtin(NamedTuple):
     """
 
     arguments: int
-    numpy: Callable[[Any], Callable[..., Any]]
     spirv: tuple[int, int] = (0, 0)
     bases: tuple[str, ...] = ("float",)
 
@@ -29,23 +25,21 @@ class Builtin(NamedTuple):
 _BOTH = ("float", "int", "half")
 
 BUILTINS: Final = {
-    "min": Builtin(2, lambda np: np.minimum, (37, 39), _BOTH),
-    "max": Builtin(2, lambda np: np.maximum, (40, 42), _BOTH),
-    "clamp": Builtin(
-        3, lambda np: lambda x, a, b: np.minimum(np.maximum(x, a), b), (43, 45), _BOTH
-    ),
-    "abs": Builtin(1, lambda np: np.abs, (4, 5), _BOTH),
-    "floor": Builtin(1, lambda np: np.floor, (8, 0)),
-    "ceil": Builtin(1, lambda np: np.ceil, (9, 0)),
-    "sign": Builtin(1, lambda np: np.sign, (6, 0)),
-    "exp": Builtin(1, lambda np: np.exp, (27, 0)),
-    "log": Builtin(1, lambda np: np.log, (28, 0)),
-    "sqrt": Builtin(1, lambda np: np.sqrt, (31, 0)),
-    "sin": Builtin(1, lambda np: np.sin, (13, 0)),
-    "cos": Builtin(1, lambda np: np.cos, (14, 0)),
-    "tanh": Builtin(1, lambda np: np.tanh, (21, 0)),
-    "roundeven": Builtin(1, lambda np: np.rint, (2, 0)),
-    "pow": Builtin(2, lambda np: np.power, (26, 0)),
+    "min": Builtin(2, (37, 39), _BOTH),
+    "max": Builtin(2, (40, 42), _BOTH),
+    "clamp": Builtin(3, (43, 45), _BOTH),
+    "abs": Builtin(1, (4, 5), _BOTH),
+    "floor": Builtin(1, (8, 0)),
+    "ceil": Builtin(1, (9, 0)),
+    "sign": Builtin(1, (6, 0)),
+    "exp": Builtin(1, (27, 0)),
+    "log": Builtin(1, (28, 0)),
+    "sqrt": Builtin(1, (31, 0)),
+    "sin": Builtin(1, (13, 0)),
+    "cos": Builtin(1, (14, 0)),
+    "tanh": Builtin(1, (21, 0)),
+    "roundeven": Builtin(1, (2, 0)),
+    "pow": Builtin(2, (26, 0)),
 }
 
 TANH_LIMIT: Final = 15.0

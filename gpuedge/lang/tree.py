@@ -1,4 +1,4 @@
-"""The typed tree of a kernel: what the parser builds and what printers and the interpreter read.
+"""The typed tree of a kernel: what the parser builds and what printers read.
 
 Nothing here belongs to one API. Constants are folded, unrolled loops are written out, scalars mixed
 with vectors are splatted and compound assignments spelled out, so a printer has one form to print.
@@ -302,7 +302,7 @@ class Function:
 
 @dataclass(slots=True, eq=False)
 class Kernel:
-    """A kernel ready to print or interpret.
+    """A kernel ready to print.
 
     Attributes
     ----------

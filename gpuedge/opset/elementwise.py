@@ -359,10 +359,10 @@ def _pow(call: OperatorCall) -> Tensor:
     return wrapped(call, _pair(call, integer_power))
 
 
-def _pair(call: OperatorCall, formula: Callable[..., Expr], dtype: str | None = None) -> Tensor:
+def _pair(call: OperatorCall, formula: Callable[..., Expr]) -> Tensor:
     """Return a formula of two operands that broadcast."""
     try:
-        return mapped(formula, call.input(0), call.input(1), dtype=dtype)
+        return mapped(formula, call.input(0), call.input(1))
     except ValueError:
         raise _no_fit(call) from None
 

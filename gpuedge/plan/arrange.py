@@ -25,14 +25,6 @@ class Region:
     offset: int
     nbytes: int
 
-    def overlaps(self, other: Region) -> bool:
-        """Tell whether two regions share a byte."""
-        return (
-            self.buffer == other.buffer
-            and self.offset < other.offset + other.nbytes
-            and other.offset < self.offset + self.nbytes
-        )
-
 
 Role = Literal["constant", "input", "output", "scratch"]
 """What a buffer is for, in the words of `gpuedge.backends.base.Usage`."""

@@ -509,7 +509,7 @@ class AnswerFinding:
     detail: str
 
 
-def judge(
+def compare(
     case: KnownAnswer, run: npt.NDArray[Any], evidence: dict[str, Any]
 ) -> AnswerFinding | None:
     """Compare an output with the exact answer; return what is wrong, None if nothing is.

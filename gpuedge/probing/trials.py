@@ -67,7 +67,7 @@ class CaseTrial:
         self.check["runs"] = self.runs
         if data == self._first and not is_first:
             return None
-        finding = kat.judge(self.case, array, self.check)
+        finding = kat.compare(self.case, array, self.check)
         if is_first:
             self._first = data
         elif finding is None:

@@ -239,7 +239,7 @@ class ChosenDevice:
         with held:
             if device == self.chooser.pick:
                 self._failed = device
-            is_gone = is_final or self._compilation.pooled(device).state.phase == DEMOTED
+            is_gone = is_final or self._compilation.pooled(device).state.health == DEMOTED
             self._is_one_recovering |= not is_gone
             self._candidates[device].state = DeviceState(DEMOTED if is_gone else RECOVERING, reason)
             self._release(device)

@@ -25,10 +25,10 @@ from gpuedge.core.errors import (
 from gpuedge.core.reasons import Reason
 from gpuedge.core.times import RUN_LIMIT_S
 from gpuedge.executors.base import Executable, Executor, PlacementRow, StepTime
-from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.checks import ValueCheck, check_values
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.partition import outputs_of
+from gpuedge.graph.shaped import ShapedModel
 from gpuedge.plan.storages import is_finite
 from gpuedge.runtime import clock, segments
 from gpuedge.runtime.auto import ChosenDevice
@@ -73,7 +73,7 @@ class CompiledModel:
 
     Parameters
     ----------
-    graph : Graph or BoundModel
+    graph : Graph or ShapedModel
     request : Request
     pool : Pool
     calibrate : callable, optional
@@ -97,7 +97,7 @@ class CompiledModel:
 
     def __init__(
         self,
-        graph: Graph | BoundModel,
+        graph: Graph | ShapedModel,
         request: Request,
         pool: Pool = POOL,
         *,
@@ -105,7 +105,7 @@ class CompiledModel:
         is_session: bool = True,
         background: Background = BACKGROUND,
     ) -> None:
-        self.model = graph if isinstance(graph, BoundModel) else BoundModel(lambda: graph)
+        self.model = graph if isinstance(graph, ShapedModel) else ShapedModel(lambda: graph)
         self.request = request
         self._pool = pool
         this = Compilation(self.model, request, pool, calibrate, is_session)
@@ -170,7 +170,7 @@ class CompiledModel:
         placed, state = self.choice.placed, self.choice.state
         check = None if placed is None else placed.check
         return Health(
-            state.phase, self.choice.device, self.request.isolation, state.sentence,
+            state.health, self.choice.device, self.request.isolation, state.sentence,
             watchdog_s=None if placed is None else segments.watchdog_of(placed.parts),
             crosscheck_note="" if check is None else check.note,
             switches=self.choice.switches, **self._counts.figures(),

@@ -159,24 +159,24 @@ class CrossCheck:
         bounds = RunningErrors(
             self.graph, inputs, self._cpu, is_half=self._is_half, in_half=self._in_half
         )
-        made = [
+        differences = [
             _Difference(n, outputs[n], wanted[n], bounds.values[n], bounds.cpu[n]) for n in apart
         ]
         if all(np.isinf(bounds.values[n].e).all() for n in wanted) and bounds.is_lasting:
             self.is_off, self.note = True, bounds.unknown
         else:
             why = f" ({bounds.unknown})" if bounds.unknown else ""
-            self.note = next((f"{one.left_out}{why}" for one in made if one.left_out), "")
-        return next((one.said for one in made if one.said), None)
+            self.note = next((f"{d.left_out}{why}" for d in differences if d.left_out), "")
+        return next((d.said for d in differences if d.said), None)
 
 
-def _is_close(found: Array, wanted: Array, share: float) -> bool:
-    if found.shape != wanted.shape:
+def _is_close(result: Array, wanted: Array, share: float) -> bool:
+    if result.shape != wanted.shape:
         return False
     if wanted.dtype.kind != "f":
-        return bool(np.array_equal(found, wanted))
+        return bool(np.array_equal(result, wanted))
     most = _size(wanted)
-    return most < HUGE and bool(np.allclose(found, wanted, 0, share * most, equal_nan=True))
+    return most < HUGE and bool(np.allclose(result, wanted, 0, share * most, equal_nan=True))
 
 
 def _size(array: Array) -> float:
@@ -197,23 +197,23 @@ class _Difference:
     ones (QLinearSoftmax), which differ from that by a step.
     """
 
-    def __init__(self, name: str, found: Array, wanted: Array, right: Num, apart: Array) -> None:
+    def __init__(self, name: str, result: Array, wanted: Array, right: Num, apart: Array) -> None:
         self.said = self.left_out = ""
-        if found.shape != wanted.shape:
+        if result.shape != wanted.shape:
             if np.isfinite(right.e).any() or not wanted.size:
-                self.said = f"'{name}' has shape {[*found.shape]} instead of {[*wanted.shape]}"
+                self.said = f"'{name}' has shape {[*result.shape]} instead of {[*wanted.shape]}"
             else:
                 self.left_out = f"'{name}' is not compared"
             return
         is_float = wanted.dtype.kind == "f"
         with np.errstate(all="ignore"):
             y, most = right.v, allowed(right, is_whole=not is_float)
-            value, cpu = found.astype(np.float64), wanted.astype(np.float64)
+            value, cpu = result.astype(np.float64), wanted.astype(np.float64)
             single = apart.astype(np.float64)
             is_unknown = np.isinf(most) | np.isnan(y) | ((wanted.dtype.kind == "b") & (most > 0))
             is_right = (np.abs(value - y) <= most) & ~(np.abs(value - single) > 2 * most)
-            is_same = (value == cpu) if is_float else (found == wanted)  # float64 holds 53 bits
-            is_exact = is_float | (most > 0) | (found == apart)
+            is_same = (value == cpu) if is_float else (result == wanted)  # float64 holds 53 bits
+            is_exact = is_float | (most > 0) | (result == apart)
             is_right = is_unknown | is_same | (is_right & is_exact)
             if is_float:
                 is_unknown |= (np.abs(y) + most > HUGE) & (np.abs(y) - most <= HUGE)
@@ -221,17 +221,19 @@ class _Difference:
             is_unknown &= (value != cpu) & ~(np.isnan(value) & np.isnan(cpu))
         if is_unknown.any():
             count = np.count_nonzero(is_unknown)
-            is_all = count == found.size
-            some = f"'{name}' is" if is_all else f"{count} of {found.size} elements of '{name}' are"
+            is_all = count == result.size
+            some = (
+                f"'{name}' is" if is_all else f"{count} of {result.size} elements of '{name}' are"
+            )
             self.left_out = f"{some} not compared"
         if is_right.all():
             return
         at = np.unravel_index(int(np.argmin(is_right)), is_right.shape)
         place = ", ".join(str(int(i)) for i in at)
         self.said = (
-            f"{np.count_nonzero(~is_right)} of {found.size} elements of '{name}' differ from the "
-            f"CPU's, such as [{place}]: {found[at]:.9g} instead of {wanted[at]:.9g} "
-            f"(allowed: {np.broadcast_to(most, found.shape)[at]:.2g})"
+            f"{np.count_nonzero(~is_right)} of {result.size} elements of '{name}' differ from the "
+            f"CPU's, such as [{place}]: {result[at]:.9g} instead of {wanted[at]:.9g} "
+            f"(allowed: {np.broadcast_to(most, result.shape)[at]:.2g})"
         )
 
 
@@ -275,13 +277,15 @@ class RunningErrors:
             tensors = expand(node, graph, is_half=self._in_half)
             is_coarse = self._is_half or self._in_half
             counts = [t.length.count for t in tensors if t.length is not None]
-            made = tensor_errors([*tensors, *counts], self.values, HALF_ULP if is_coarse else BIAS)
-            sizes = iter(made[len(tensors) :])
-            made = [x if t.length is None else self._cut(node, x, t.length, next(sizes))
-                    for t, x in zip(tensors, made, strict=False)]  # fmt: skip
+            errors = tensor_errors(
+                [*tensors, *counts], self.values, HALF_ULP if is_coarse else BIAS
+            )
+            sizes = iter(errors[len(tensors) :])
+            errors = [x if t.length is None else self._cut(node, x, t.length, next(sizes))
+                    for t, x in zip(tensors, errors, strict=False)]  # fmt: skip
         except GpuEdgeError:
-            made = self._passed_on(node)
-        for name, x in zip(node.outputs, made, strict=False):
+            errors = self._passed_on(node)
+        for name, x in zip(node.outputs, errors, strict=False):
             if not name:
                 continue
             if name not in self.cpu:
@@ -349,7 +353,7 @@ class RunningErrors:
         worst = max((_relative(x) for x in given), default=0.0) * PASSED_ON
         is_random = facts_of(node.op).is_random
         has_graphs = any(hasattr(value, "ByteSize") for value in node.attrs.values())
-        made = []
+        errors = []
         for name in node.outputs:
             v = np.asarray(self.cpu.get(name, 0.0))
             is_unknown = is_random or has_graphs or (v.dtype.kind != "f" and worst > 0)
@@ -359,8 +363,10 @@ class RunningErrors:
                 self.unknown = self.unknown or f"no error bound for {node.op}{why}"
             share = math.inf if is_unknown else worst
             size = np.abs(v.astype(np.float64)).max(initial=0.0) if share < math.inf else 1.0
-            made.append(Num(v.astype(np.float64), np.full(v.shape, share * size if share else 0.0)))
-        return made
+            errors.append(
+                Num(v.astype(np.float64), np.full(v.shape, share * size if share else 0.0))
+            )
+        return errors
 
 
 def _relative(x: Num) -> float:

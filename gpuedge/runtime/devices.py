@@ -71,12 +71,6 @@ DEVICE_FATAL_ERRORS = (DeviceLostError, DeviceTimeoutError)
 COMPILE_ERRORS = (DeviceError, KernelError, UnsupportedOpError)
 """What compiling for a device may end with that another device may do without."""
 
-FAILURES = frozenset({
-    "compile-failed", "device-hung", "device-lost", "worker-died", "open-failed", "out-of-memory",
-    "run-failed",
-})  # fmt: skip
-"""Codes whose details do not say by themselves that the device failed, and how."""
-
 
 def reason_of(error: GpuEdgeError, code: str = "run-failed") -> Reason:
     """Return the reason an error stands for: its own, that of its class, else `code`."""
@@ -138,7 +132,7 @@ class PooledDevice:
     def is_stuck(self) -> bool:
         """Whether a thread is stuck in its driver: it is left alone for good."""
         reason = self.state.reason
-        return self.state.phase == DEMOTED and reason is not None and reason.code == "device-hung"
+        return self.state.health == DEMOTED and reason is not None and reason.code == "device-hung"
 
     def open(self, make: Callable[[], Executor]) -> Executor:
         """Return what is open of it, made anew if there is nothing."""
@@ -227,7 +221,7 @@ class PooledDevice:
                 (when, hung) for when, hung in self._failures
                 if now - when < limits.window_s and hung not in slow
             ] + [(now, executor if getattr(executor, "is_hung", False) else None)]  # fmt: skip
-            is_demoted = self.state.phase == DEMOTED
+            is_demoted = self.state.health == DEMOTED
             again = len(self._failures) < limits.failures and not is_demoted
             if is_final:
                 again = False
@@ -242,7 +236,7 @@ class PooledDevice:
     def demote(self, reason: Reason) -> None:
         """Leave the device alone for the life of this process."""
         with held, self._monitor.lock:
-            if self.state.phase != DEMOTED:
+            if self.state.health != DEMOTED:
                 self._become(DEMOTED, reason)
 
     def wait(self, seconds: float) -> bool:
@@ -268,10 +262,10 @@ class PooledDevice:
             self._stop.set()
             self._hurry.set()
 
-    def _become(self, phase: str, reason: Reason) -> None:
-        self.state = DeviceState(phase, reason)
+    def _become(self, health: str, reason: Reason) -> None:
+        self.state = DeviceState(health, reason)
         self._monitor.notify()
-        if phase == DEMOTED:
+        if health == DEMOTED:
             log.warning("%s: not used any more by this process: %s", self.device, reason.sentence)
 
     def _recover(self, executor: Any, slow: list[Any], *, again: bool) -> None:
@@ -296,7 +290,7 @@ class PooledDevice:
             if self._stop.is_set():
                 return
             why = self._attempt()
-            if self._stop.is_set() or self.state.phase == DEMOTED:
+            if self._stop.is_set() or self.state.health == DEMOTED:
                 return
             if why is None:
                 with self._monitor.lock:

@@ -86,7 +86,7 @@ class FixedDevice:
         state, placed, note = self.state, self.placed, ""
         in_use = CPU if placed is None and self._may_fall_back else self.device
         if in_use == self.device != CPU and not state.is_ok:
-            note = f"Does not run now: {in_use} is {state.phase}: {state.sentence}."
+            note = f"Does not run now: {in_use} is {state.health}: {state.sentence}."
         elif placed is not None and placed.not_compared:
             note = f"{placed.not_compared[0].upper()}{placed.not_compared[1:]}."
         return named_decision(
@@ -237,7 +237,7 @@ class FixedDevice:
             self._why, self._is_away = reason, False
             if not is_final and self._is_pooled:  # perhaps ready: the next request takes it back
                 state = self._compilation.pooled(self.device).state
-                self._why, self._is_away = state.reason or reason, state.phase != DEMOTED
+                self._why, self._is_away = state.reason or reason, state.health != DEMOTED
             self._set_placed(None)
         self._compilation.segments.on_cpu()
 

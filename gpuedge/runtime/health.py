@@ -31,24 +31,24 @@ class DeviceState:
 
     Attributes
     ----------
-    phase : {"ok", "recovering", "demoted", "cpu", "pending"}
+    health : {"ok", "recovering", "demoted", "cpu", "pending"}
         As `Health.state`; a device itself is ``ok``, ``recovering`` or ``demoted``.
     reason : Reason or None
         Why it is not in use.
     """
 
-    phase: str = OK
+    health: str = OK
     reason: Reason | None = None
 
     @property
     def is_ok(self) -> bool:
         """Whether it may be used."""
-        return self.phase == OK
+        return self.health == OK
 
     @property
     def is_recovering(self) -> bool:
         """Whether it failed and is being opened anew."""
-        return self.phase == RECOVERING
+        return self.health == RECOVERING
 
     @property
     def sentence(self) -> str:

@@ -86,35 +86,35 @@ def open_row(row: ProbeRow, isolation: str = INLINE, context: Any = None) -> Gpu
 
 
 def _open_inline(row: ProbeRow, options: Mapping[str, Any]) -> GpuExecutor:
-    watch = _marker(row)
+    marker = _marker(row)
     try:
-        watch.step("open")
+        marker.step("open")
         with held:  # most of it is the driver's
             impl = backends.load(row.backend).open(row.info(), **options)
-        watch.quiet()
-        return _executor_of(impl, row, INLINE, watch)
+        marker.quiet()
+        return _executor_of(impl, row, INLINE, marker)
     except BaseException:
-        watch.quiet()
-        watch.close()
+        marker.quiet()
+        marker.close()
         raise
 
 
 def _open_isolated(row: ProbeRow) -> GpuExecutor:
     from gpuedge.isolation import open_isolated
 
-    watch = _marker(row, is_hosted=True)
-    watch.step("open")
+    marker = _marker(row, is_hosted=True)
+    marker.step("open")
     try:
         impl = open_isolated(row.info())
     except DeviceLostError as error:
         if not error.is_outside and error.reason is not None and error.reason.code == "worker-died":
-            watch.crashed(cause_of(error), "open")
+            marker.crashed(cause_of(error), "open")
         raise
-    watch.quiet()
-    return _executor_of(impl, row, PROCESS, watch)
+    marker.quiet()
+    return _executor_of(impl, row, PROCESS, marker)
 
 
-def _executor_of(impl: DeviceImpl, row: ProbeRow, isolation: str, watch: Marker) -> GpuExecutor:
+def _executor_of(impl: DeviceImpl, row: ProbeRow, isolation: str, marker: Marker) -> GpuExecutor:
     """Return the executor of an open device, which may do what the row's restrictions leave."""
     from gpuedge.capdb import Restrictions
     from gpuedge.executors.gpu import GpuExecutor
@@ -122,7 +122,7 @@ def _executor_of(impl: DeviceImpl, row: ProbeRow, isolation: str, watch: Marker)
     traced = cast("DeviceImpl", debug.Traced(impl)) if debug.level() >= 5 else impl
     try:
         return GpuExecutor(
-            traced, row.device, isolation=isolation, watch=watch,
+            traced, row.device, isolation=isolation, marker=marker,
             restrictions=Restrictions.from_dict(row.restrictions),
         )  # fmt: skip
     except BaseException:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executable, Executor, Progress
-from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.ir import Array
+from gpuedge.graph.shaped import ShapedModel
 from gpuedge.plan.storages import Range
 from gpuedge.runtime import segments
 from gpuedge.runtime.crosscheck import CrossCheck
@@ -141,7 +141,7 @@ class Compilation:
 
     Attributes
     ----------
-    model : BoundModel
+    model : ShapedModel
     request : Request
     pool : Pool
     calibrate : callable or None
@@ -155,7 +155,7 @@ class Compilation:
         Held while a request is answered.
     """
 
-    model: BoundModel
+    model: ShapedModel
     request: Request
     pool: Pool
     calibrate: Calibrate | None = None

@@ -21,9 +21,9 @@ from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
 from gpuedge.decide.decision import Decision, decide
+from gpuedge.decide.decision_record import DecisionRecord, DeviceCandidate, candidates_of
 from gpuedge.decide.history import History, ModelHistory, device_key
 from gpuedge.decide.options import DEFAULT
-from gpuedge.decide.record import DeviceCandidate, Record, candidates_of
 from gpuedge.plan.planner import label
 from gpuedge.runtime import clock
 from gpuedge.runtime.devices import Pool, reason_of
@@ -35,8 +35,8 @@ from gpuedge.runtime.strings import CPU
 
 if TYPE_CHECKING:
     from gpuedge.decide.chooser import Chooser
-    from gpuedge.graph.bound import BoundModel
     from gpuedge.graph.ir import Graph
+    from gpuedge.graph.shaped import ShapedModel
     from gpuedge.probing.report import ProbeRow
 
 SMALL = 64
@@ -129,7 +129,7 @@ class Survey:
 
 
 def survey(
-    model: BoundModel,
+    model: ShapedModel,
     request: Request,
     pool: Pool,
     cpu_ns: int | None,
@@ -139,7 +139,7 @@ def survey(
 
     Parameters
     ----------
-    model : BoundModel
+    model : ShapedModel
     request : Request
     pool : Pool
     cpu_ns : int, optional
@@ -162,7 +162,7 @@ def survey(
 class _Surveyor:
     """Looks at one device after another; `kernel` is what the CPU path runs."""
 
-    model: BoundModel
+    model: ShapedModel
     request: Request
     kernel: str
     cpu_ns: int | None
@@ -275,7 +275,7 @@ def named_decision(
             for c in candidates
         ]
     candidates.append(DeviceCandidate(CPU, is_software=False))
-    record = Record(
+    record = DecisionRecord(
         device, request.policy, tuple(candidates), __version__, isolation=request.isolation
     )
     decision = decide(record)

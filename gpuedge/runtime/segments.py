@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpuedge.core.errors import DeviceError
 from gpuedge.executors.base import Executable, Executor, PlacementRow, Progress, Work
-from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.checks import checks_of
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.offenders import refusal
 from gpuedge.graph.partition import partition
+from gpuedge.graph.shaped import ShapedModel
 from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import node_label
 from gpuedge.plan.planner import label
@@ -69,7 +69,7 @@ def close_all(parts: Iterable[Part]) -> None:
 class Segments:
     """Cuts a model into segments and compiles them; `refusals` says what the device cannot run."""
 
-    def __init__(self, model: BoundModel, request: Request, cpu: CpuExecutor) -> None:
+    def __init__(self, model: ShapedModel, request: Request, cpu: CpuExecutor) -> None:
         self.model = model
         self._request = request
         self._cpu = cpu

@@ -63,7 +63,7 @@ class Compiler:
 
     def compile(self, shapes: Shapes, request: Request) -> CompiledModel:
         """Compile the model for these input shapes. Raises GpuEdgeError."""
-        bound = self.model.bound(shapes, rewrites=request.policy.rewrites)
+        bound = self.model.with_shapes(shapes, rewrites=request.policy.rewrites)
         start = clock.now_ns()
         request.tell("plan", 0, 1)
         calibrate = self._calibrate if self._feeds else None

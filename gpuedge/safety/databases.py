@@ -95,14 +95,16 @@ def installed() -> list[str]:
     An update counts if its number is higher than the packaged database's, and if its
     ``database.json`` is the one that was installed.
     """
-    known = [one for one in current() if one is not None]
+    known = [update for update in current() if update is not None]
     if not known:
         return []
     least = version(paths.data_folder("capability_db"))
     from hashlib import sha256
 
-    newer = ((one, _envelope(one.place)) for one in known if one.db_version > least)
-    return [one.place for one, data in newer if data and sha256(data).hexdigest() == one.digest]
+    newer = ((update, _envelope(update.place)) for update in known if update.db_version > least)
+    return [
+        update.place for update, data in newer if data and sha256(data).hexdigest() == update.digest
+    ]
 
 
 def is_installed(folder: str) -> bool:

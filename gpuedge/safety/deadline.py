@@ -79,23 +79,15 @@ class DeadlineCall(Generic[T]):
             raise self._error
         return self._result[0]
 
-    def give_up(
-        self,
-        on_return: Callable[[], object] | None = None,
-        *,
-        now: Callable[[], object] | None = None,
-    ) -> bool:
+    def give_up(self, on_return: Callable[[], object] | None = None) -> bool:
         """Wait no longer; False if the call was over already: it is in time or late, never both.
 
-        `on_return` runs in the thread of the call if that returns after all; `now` runs at once,
-        and before `on_return` may.
+        `on_return` runs in the thread of the call if that returns after all.
         """
         with self._lock:
             if self.ended is not None:
                 return False
             self._is_given_up, self._on_return = True, on_return
-            if now is not None:
-                now()
             return True
 
     def _run(self) -> None:
@@ -110,12 +102,12 @@ class DeadlineCall(Generic[T]):
             self._on_return()
 
 
-def call_within(seconds: float, work: Callable[[], T], name: str = "gpuedge-call") -> T:
+def call_within(seconds: float, work: Callable[[], T]) -> T:
     """Return what a call returns, or raise what it raises; TimeoutError if it does not in time.
 
     Then it runs on, and its result is dropped.
     """
-    call = DeadlineCall(work, name)
+    call = DeadlineCall(work, "gpuedge-call")
     if not call.wait(seconds) and call.give_up():
         raise TimeoutError(f"no answer within {duration(seconds * 1e9)}")
     return call.result()

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from kernel_interpreter import interpret
 
 from benchmarks.peers import ceilings, cells, models, report, run
 from benchmarks.peers.adapters import GPUEDGE, PEERS
@@ -87,7 +88,7 @@ def test_a_quantised_form_holds_eight_bit_weights() -> None:
 def test_the_kernel_of_the_rate_does_the_operations_it_is_counted_for(steps: int) -> None:
     kernel = lang.load(ceilings.RATE, filename="rate.kern")
     x = np.array([1, 2, 3, 4], np.float32).reshape(1, 1, 1, 1, 4)
-    found = lang.interpret(kernel, {"A": x}, (1, 1, 1, 1), params={"N": steps})
+    found = interpret(kernel, {"A": x}, (1, 1, 1, 1), params={"N": steps})
     chains = [x.astype(np.float64) + i for i in range(ceilings.CHAINS)]
     for _ in range(steps * ceilings.UNROLLED):
         chains = [a * 0.999 + x for a in chains]

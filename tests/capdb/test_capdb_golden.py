@@ -17,8 +17,8 @@ from capdb import golden as tool
 from capdb.corpus import of_entries, read_unsealed
 from capdb.diff import decisions
 
+from gpuedge.capdb.identities import identities
 from gpuedge.capdb.judgement import lookup
-from gpuedge.capdb.saved import identities
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "capability_db"

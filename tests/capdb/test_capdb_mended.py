@@ -15,10 +15,10 @@ from capdb import corpus
 from capdb.corpus import read_unsealed
 
 from gpuedge.capdb.entries import Entry
+from gpuedge.capdb.identities import identities
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.judgement import Judgement, lookup
 from gpuedge.capdb.matching import result
-from gpuedge.capdb.saved import identities
 
 FOLDER = Path(__file__).resolve().parents[2] / "capability_db"
 TODAY = "2026-11-23"

@@ -14,7 +14,7 @@ from capdb.seal import seal
 from cli_fakes import GOOD
 
 from gpuedge.capdb import entries
-from gpuedge.capdb.saved import KEYS, identities, unfit
+from gpuedge.capdb.identities import KEYS, identities, unfit
 from gpuedge.cli import db
 from gpuedge.cli.main import main
 from gpuedge.probing import api
@@ -267,10 +267,12 @@ def test_a_decision_replays_to_the_same_bytes_or_the_difference_is_shown(
 
 def _decision() -> str:
     from gpuedge.decide.decision import decide
+    from gpuedge.decide.decision_record import AUTO, CPU, DecisionRecord, DeviceCandidate
     from gpuedge.decide.policy import Policy
-    from gpuedge.decide.record import AUTO, CPU, DeviceCandidate, Record
 
-    record = Record(asked=AUTO, candidates=(DeviceCandidate(CPU),), policy=Policy(), version="0.1")
+    record = DecisionRecord(
+        asked=AUTO, candidates=(DeviceCandidate(CPU),), policy=Policy(), version="0.1"
+    )
     return decide(record).to_json()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gpuedge.conformance.case import judge
+from gpuedge.conformance.case import compare
 from gpuedge.conformance.storing import KEEPERS, Keeper
 from gpuedge.core.texels import decode, encode
 from gpuedge.opset.bounds import Array, Num
@@ -64,10 +64,10 @@ def test_bounds_carry_through_a_layer(name: str) -> None:
     wanted = keeper(layers.conv2d(keeper(x), keeper(w), pads=(1, 1, 1, 1)))
     exact = layers.conv2d(store(x), store(w), pads=(1, 1, 1, 1)).v
     got = store(exact.astype(np.float32))
-    verdict = judge(got, wanted)
+    verdict = compare(got, wanted)
     assert verdict.ok and verdict.worst is not None and verdict.worst > 0.05
     twice = store(w + np.float32(0.02))
-    assert not judge(layers.conv2d(store(x), twice, pads=(1, 1, 1, 1)).v.astype("f4"), wanted).ok
+    assert not compare(layers.conv2d(store(x), twice, pads=(1, 1, 1, 1)).v.astype("f4"), wanted).ok
 
 
 def stored_softmax(x: Array, store: Callable[[Array], Array]) -> Array:
@@ -78,12 +78,12 @@ def stored_softmax(x: Array, store: Callable[[Array], Array]) -> Array:
 def test_bounds_carry_through_rows_and_functions(name: str) -> None:
     keeper, store = KEEPERS[STORES[name][0]], STORES[name][1]
     x = np.float32(RNG.standard_normal((6, 40)) * 2)
-    assert judge(stored_softmax(x, store), keeper(layers.softmax(keeper(x), -1))).ok
+    assert compare(stored_softmax(x, store), keeper(layers.softmax(keeper(x), -1))).ok
     for function in ("exp", "tanh", "relu", "floor", "gelu", "sqrt", "abs"):
         y = np.abs(x) if function == "sqrt" else x
         got = store(np.float32(elementwise(function, store(y)).v))
         wanted = keeper(elementwise(function, keeper(y)))
-        verdict = judge(got, wanted)
+        verdict = compare(got, wanted)
         assert verdict.ok, (function, verdict.message)
 
 

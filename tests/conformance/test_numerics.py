@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gpuedge
-from gpuedge.conformance.case import judge
+from gpuedge.conformance.case import compare
 from gpuedge.conformance.layers import ACTIVATIONS
 from gpuedge.conformance.units import DOMAINS
 from gpuedge.opset.bounds import ULP, Array, Num, U
@@ -119,20 +119,21 @@ def test_no_activation_is_steeper_than_the_cases_assume(name: str) -> None:
 
 def test_judging_notices() -> None:
     good = Num(np.array([1.0, 2.0]), np.zeros(2))
-    assert judge(np.float32([1, 2]), good).ok
+    assert compare(np.float32([1, 2]), good).ok
     for bad in ([1, np.nextafter(np.float32(2), np.float32(3))], [1, np.nan], [[1, 2]]):
-        assert not judge(np.float32(bad), good).ok
+        assert not compare(np.float32(bad), good).ok
     for bad_type in (np.array([1.0, 2.0]), np.float16([1, 2]), [1.0, 2.0], None):
-        assert not judge(bad_type, good).ok
+        assert not compare(bad_type, good).ok
     odd = Num(np.array([math.nan, math.inf]), np.zeros(2))
-    assert judge(np.float32([math.nan, math.inf]), odd).ok
-    assert "instead of 2" in judge(np.float32([1, 3]), good).message
+    assert compare(np.float32([math.nan, math.inf]), odd).ok
+    assert "instead of 2" in compare(np.float32([1, 3]), good).message
     assert (
-        "instead of 5" in judge(np.asarray(np.float32(1)), Num(np.asarray(5.0), good.e[0])).message
+        "instead of 5"
+        in compare(np.asarray(np.float32(1)), Num(np.asarray(5.0), good.e[0])).message
     )
     half = Num(np.array([1.0 + 2.0**-12]), np.zeros(1))
-    assert judge(np.float16([1]), half, "float16").ok
-    found = judge(np.float32([1, 2.5]), Num(good.v, np.array([0.0, 1.0])))
+    assert compare(np.float16([1]), half, "float16").ok
+    found = compare(np.float32([1, 2.5]), Num(good.v, np.array([0.0, 1.0])))
     assert found.ok and found.worst == 0.5
 
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -23,6 +23,12 @@ def _even(value: int) -> int:
 class Inner(Record):
     name: str
     size: Annotated[float, range(1, 10)] = 1.0
+
+
+class Point(Record):
+    IS_LIST = True
+    x: int
+    y: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,9 @@ class Outer:
     by_name: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     facts: Annotated[Mapping[str, Any], Inner] = field(default_factory=dict)
     half: Annotated[int, _even] = 0
+    side: Literal["left", "right"] = "left"
+    point: Point = Point(1, 2)  # noqa: RUF009  (frozen)
+    told: int = field(default=0, compare=False)
 
 
 class Open(Record):
@@ -53,6 +62,7 @@ GOOD: dict[str, Any] = {
     "schema": "outer/1", "text": "abc", "whole": 99, "word": "on", "either": "x",
     "inner": {"name": "é"}, "many": [{"name": "a", "size": 9.5}], "pair": [7, True],
     "words": ["b", "a"], "by_name": {"k": [1, 2]}, "facts": {"name": "f"}, "half": 4,
+    "side": "right", "point": [3, -4],
 }  # fmt: skip
 
 
@@ -60,13 +70,14 @@ def test_what_fits_is_read_into_the_types_of_the_fields() -> None:
     found = read(Outer, json.loads(json.dumps(GOOD)))
     assert found == Outer(
         "abc", 99, "on", "x", Inner("é"), (Inner("a", 9.5),), (7, True), frozenset("ab"),
-        {"k": (1, 2)}, {"name": "f"}, 2,
+        {"k": (1, 2)}, {"name": "f"}, 2, "right", Point(3, -4), 5,
     )  # fmt: skip
     assert plain(found) == {
         **GOOD, "words": ["a", "b"], "inner": {"name": "é", "size": 1.0}, "half": 2
     }  # fmt: skip
-    least = {k: v for k, v in GOOD.items() if k not in {"words", "by_name", "facts", "half"}}
-    assert read(Outer, {**least, "whole": None, "either": None}).half == 0
+    optional = {"words", "by_name", "facts", "half", "side", "point"}
+    least = {k: v for k, v in GOOD.items() if k not in optional}
+    assert read(Outer, {**least, "whole": None, "either": None}).point == Point(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +92,8 @@ def test_what_fits_is_read_into_the_types_of_the_fields() -> None:
         ("many", [{"name": "a"}] * 3), ("many", []), ("many", {}), ("pair", [7]), ("pair", [7, 1]),
         ("pair", [7, True, 1]), ("words", "ab"), ("words", [["a"]]), ("by_name", [1]),
         ("by_name", {"k": 1}), ("facts", {"size": 2}), ("facts", 1), ("half", 3), ("more", 1),
+        ("side", "up"), ("side", None), ("side", ["left"]), ("told", 5), ("point", [1]),
+        ("point", [1, 2, 3]), ("point", {"x": 1, "y": 2}), ("point", [1, 2.0]),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_and_the_field_named(name: str, value: Any) -> None:

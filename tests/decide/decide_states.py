@@ -8,8 +8,8 @@ from typing import Any
 
 from gpuedge.decide.belief import Belief
 from gpuedge.decide.decision import Decision, decide
+from gpuedge.decide.decision_record import DecisionRecord, DeviceCandidate
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import DeviceCandidate, Record
 
 MS = 10**6
 CPU = DeviceCandidate("cpu", is_software=False, latency_ns=3_700_000, served=12)
@@ -41,11 +41,11 @@ def measured(gpu_ms: float, cpu_ms: float = 3.7, **more: Any) -> DeviceCandidate
 
 
 def decided(*candidates: DeviceCandidate, asked: str = "auto", **more: Any) -> Decision:
-    """Return the decision; of `more`, what is a field of `Record` goes there, else to `Policy`."""
+    """Return the decision; `more` are fields of `DecisionRecord`, else of `Policy`."""
     known = {"requests": 12, "database": "12 (embedded)"} | {
-        name: more.pop(name) for name in list(more) if name in Record.__dataclass_fields__
+        name: more.pop(name) for name in list(more) if name in DecisionRecord.__dataclass_fields__
     }
-    return decide(Record(asked, Policy(**more), candidates, "0.1.0", **known))
+    return decide(DecisionRecord(asked, Policy(**more), candidates, "0.1.0", **known))
 
 
 LLVMPIPE = DeviceCandidate("vulkan:0", name="llvmpipe", is_software=True)

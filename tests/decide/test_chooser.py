@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from gpuedge.decide.belief import UNKNOWN, Belief
 from gpuedge.decide.chooser import Chooser, Turn
 from gpuedge.decide.decision import Decision, decide
+from gpuedge.decide.decision_record import CPU, DeviceCandidate
 from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import CPU, DeviceCandidate
 
 MS, S = 10**6, 10**9
 DEVICES = ("gles:0", "vulkan:0", "opencl:0")

@@ -1,8 +1,8 @@
 """Saved decisions replay to the same bytes: files that were written once, on some machine.
 
-Where the rules change, raise the number of `METHOD` in gpuedge/decide/record.py; constants change
-it by themselves. Then write the files anew: ``python tests/decide/test_decide_golden.py``. What
-changed shows in the diff.
+Where the rules change, raise the number of `METHOD` in gpuedge/decide/decision_record.py; constants
+change it by themselves. Then write the files anew: ``python tests/decide/test_decide_golden.py``.
+What changed shows in the diff.
 """
 
 from __future__ import annotations

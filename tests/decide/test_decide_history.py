@@ -16,7 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuedge.core.record import plain
 from gpuedge.decide.belief import Belief
+from gpuedge.decide.decision_record import DeviceHistory
 from gpuedge.decide.history import (
     FILE,
     MAX_DEVICES,
@@ -27,7 +29,6 @@ from gpuedge.decide.history import (
     ModelHistory,
     device_key,
 )
-from gpuedge.decide.record import DeviceHistory
 from gpuedge.safety.store import load_sealed, save_sealed
 
 GPU = DeviceHistory(Belief(-200_000, 90_000, 1), 2 * 10**8, 10**6, 2 * 10**6)
@@ -193,7 +194,7 @@ def test_key_of_a_device_covers_what_measurements_depend_on() -> None:
     assert device_key("cpu", {"a": 1, "b": 2}) == device_key("cpu", {"b": 2, "a": 1})
 
 
-GOOD = {"counts": {"a": 5, "b": 6}, "cpu_ns": 7, "devices": {"gpu": GPU.to_dict()}}
+GOOD = {"counts": {"a": 5, "b": 6}, "cpu_ns": 7, "devices": {"gpu": plain(GPU)}}
 
 
 @pytest.mark.parametrize(

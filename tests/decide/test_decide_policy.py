@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gpuedge.core.errors import ConfigError
+from gpuedge.core.record import plain, read
+from gpuedge.decide.decision_record import DecisionRecord, DeviceCandidate
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import DeviceCandidate, Record
 
 
 def test_defaults_are_the_contract() -> None:
@@ -53,25 +54,25 @@ def test_bad_value_names_the_field(name: str, value: Any) -> None:
 
 def test_round_trip_through_json() -> None:
     policy = Policy(1.5, 50, True, "load", "float16")
-    assert Policy(**json.loads(json.dumps(policy.to_dict()))) == policy
+    assert read(Policy, json.loads(json.dumps(plain(policy)))) == policy
 
 
 def test_what_watches_a_device_is_recorded_exactly() -> None:
     policy = Policy(crosscheck=1 / 3, watchdog_s=0.25)
-    assert policy.to_dict()["crosscheck"] == 1 / 3
-    assert policy.to_dict()["watchdog_s"] == 0.25
-    assert Policy(**json.loads(json.dumps(policy.to_dict()))) == policy
+    assert plain(policy)["crosscheck"] == 1 / 3
+    assert plain(policy)["watchdog_s"] == 0.25
+    assert read(Policy, json.loads(json.dumps(plain(policy)))) == policy
     assert Policy(crosscheck=0).crosscheck == 0.0
     assert Policy(crosscheck=1).crosscheck == 1.0
 
 
 def test_record_holds_every_field_of_the_policy() -> None:
     policy = Policy(deadline_s=0.02, max_memory_bytes=1 << 20, decide="load", monitor=False)
-    record = Record("cpu", policy, (DeviceCandidate("cpu", is_software=False),), "0.1.0")
-    saved = json.loads(json.dumps(record.to_dict()))
+    record = DecisionRecord("cpu", policy, (DeviceCandidate("cpu", is_software=False),), "0.1.0")
+    saved = json.loads(json.dumps(plain(record)))
     assert set(saved["policy"]) == set(Policy.__dataclass_fields__) - {"calibration", "max_shapes"}
-    assert Record(**saved) == record
-    assert Record(**saved).policy.decide == "load"
+    assert read(DecisionRecord, saved) == record
+    assert read(DecisionRecord, saved).policy.decide == "load"
 
 
 @pytest.mark.parametrize("name", ["inferences", "calibration_s", "prefer", "caution"])
@@ -83,7 +84,7 @@ def test_fields_of_earlier_versions_are_refused(name: str) -> None:
 def test_speedup_is_compared_in_thousandths() -> None:
     assert Policy(min_speedup=1.1).speedup_milli == 1100
     assert Policy(min_speedup=1.23456).min_speedup == 1.235
-    assert Policy(min_speedup=2).to_dict()["min_speedup"] == 2.0
+    assert plain(Policy(min_speedup=2))["min_speedup"] == 2.0
 
 
 def test_importing_policy_and_decision_loads_no_numpy() -> None:

@@ -16,7 +16,7 @@ from gpuedge.core.reasons import SENTENCES
 from gpuedge.core.text import duration
 from gpuedge.decide.belief import Belief
 from gpuedge.decide.decision import Decision
-from gpuedge.decide.record import DeviceCandidate, Phase
+from gpuedge.decide.decision_record import DeviceCandidate, Phase
 
 STATISTICS = re.compile(
     r"belief|loss|sigma|confiden|window|posterior|prior|percentile|\bp\d\d\b|deviation|probab|"

@@ -18,8 +18,8 @@ import gpuedge
 from gpuedge.decide.decision import Decision
 from gpuedge.executors.base import Executable
 from gpuedge.executors.cpu import CpuExecutor
-from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.ir import Array, Graph
+from gpuedge.graph.shaped import ShapedModel
 
 SIDE, CHANNELS = 40, 24
 
@@ -74,7 +74,7 @@ def main(milliseconds: float, kind: str, seconds: float) -> dict[str, object]:
         work = sum(name in segment.constants for name in ("w0", "w1")) / 2
         return Slow(compile_(self, segment), milliseconds / 1e3 * work)
 
-    def slow_whole(self: CpuExecutor, model: BoundModel) -> Executable:
+    def slow_whole(self: CpuExecutor, model: ShapedModel) -> Executable:
         return Slow(load_(self, model), milliseconds / 1e3)
 
     CpuExecutor.compile = slow  # type: ignore[method-assign]

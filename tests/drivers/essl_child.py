@@ -24,6 +24,7 @@ import lang_kernels as kernels  # noqa: E402
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 from essl_gl import GL, Launch, Range  # noqa: E402
+from kernel_interpreter import interpret  # noqa: E402
 
 from gpuedge import lang  # noqa: E402
 from gpuedge.core.kernel import Extents, Number  # noqa: E402
@@ -109,7 +110,7 @@ class Cases:
     ) -> None:
         """Count the values that are further than `error` x max(1, abs) from the interpreter's."""
         kernel = lang.load(text, filename=name, epilogue=epilogue)
-        want = lang.interpret(kernel, tensors, out, specs, params, groups)
+        want = interpret(kernel, tensors, out, specs, params, groups)
         bound = error * np.maximum(1, np.abs(want))
         for common in {"", along(out, LAYERS.get(self.dialect, 1))}:
             blob = lang.print_kernel(kernel, self.dialect, kinds, common)

@@ -14,6 +14,7 @@ import farm
 import numpy as np
 import onnxruntime
 import pytest
+from single_node import single
 
 import gpuedge
 from gpuedge.backends.base import Candidate
@@ -22,7 +23,7 @@ from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import ClosedError, InexactError
 from gpuedge.device import Device
 from gpuedge.executors.gpu import GpuExecutor
-from gpuedge.graph.build import GraphBuilder, single
+from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import TensorType, type_of
 from gpuedge.graph.writer import to_bytes
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from kernel_interpreter import interpret
 from wgpu_kernels import ADAPTERS, Floats, open_on, run_kernel
 from wgsl_corpus import HEAD, Text, texts
 
@@ -51,7 +52,7 @@ def test_whole_language(name: str, device: OpenDevice) -> None:
     groups = (1, 2, 1) if text.kernel.form == "group" else None
     out = (5, 4, 3, 2)
     with np.errstate(all="ignore"):
-        want = lang.interpret(text.kernel, inputs, out, text.specs, params, groups)
+        want = interpret(text.kernel, inputs, out, text.specs, params, groups)
     got = run_kernel(
         device, text.kernel, inputs, out, specs=text.specs, params=params, groups=groups
     )

@@ -17,13 +17,13 @@ from onnx_models import by_reference, model, relu, value, weight
 from planrun import TEXTURES, plan_device
 from products_cases import Case, cases
 from quantised_model import network
+from single_node import single
 
 import gpuedge
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.executors import answers
 from gpuedge.executors.cpu import CpuExecutor, known_answers
 from gpuedge.executors.products import ByteProduct
-from gpuedge.graph.build import single
 from gpuedge.graph.ir import TensorType
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.graph.writer import to_onnx

@@ -11,12 +11,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnx_models import I64, model, simple, value, weight
+from single_node import single
 
 import gpuedge
 from gpuedge.core.errors import ModelError, ShapeError
 from gpuedge.executors.cpu import CpuExecutor, Engine
 from gpuedge.graph import sizes
-from gpuedge.graph.build import GraphBuilder, single
+from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.expand import program
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.graph.limits import MAX_ELEMENTS

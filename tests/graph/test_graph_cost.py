@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from single_node import single
 
 from gpuedge.executors.base import Work
-from gpuedge.graph.build import GraphBuilder, single
+from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.cost import count
 from gpuedge.graph.ir import Graph, Node, TensorType
 

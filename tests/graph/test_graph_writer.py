@@ -12,9 +12,10 @@ from graph_cases import Case, gemms, matrices, moves, possible, softmaxes, windo
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from single_node import single
 
 from gpuedge.core.errors import ModelError
-from gpuedge.graph.build import GraphBuilder, single
+from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, Node, TensorType
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.graph.writer import SETTLED_OPSET, to_bytes, to_onnx

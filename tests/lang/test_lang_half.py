@@ -7,6 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from kernel_interpreter import interpret
 
 from gpuedge import lang
 from gpuedge.core.errors import KernelError, KernelSyntaxError
@@ -51,14 +52,14 @@ def meant(kind: type[np.floating]) -> np.ndarray:
 def test_each_step_rounds(is_half: bool) -> None:
     kernel = loaded(is_half=is_half)
     assert kernel.is_half is is_half
-    found = lang.interpret(kernel, {"A": A, "B": B}, (5, 4, 2, 1), strict=True)
+    found = interpret(kernel, {"A": A, "B": B}, (5, 4, 2, 1), strict=True)
     np.testing.assert_array_equal(found, meant(np.float16 if is_half else np.float32))
 
 
 def test_arrays_of_halves_start_undefined() -> None:
     text = "kernel map k;\nout tensor O;\nvec4 main(ivec4 p) { hvec4 a[2]; return vec4(a[1]); }"
     kernel = lang.load(text, filename="t", is_half=True)
-    assert np.isnan(lang.interpret(kernel, {}, (1, 1, 1, 1))).all()
+    assert np.isnan(interpret(kernel, {}, (1, 1, 1, 1))).all()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lang_kernels as kernels
 import numpy as np
 import pytest
+from kernel_interpreter import interpret
 
 from gpuedge import lang
 from gpuedge.core.errors import KernelError
@@ -15,7 +16,7 @@ WITH_BITS = [e for e in kernels.INT_OPERATIONS if "&" in e or ">>" in e]
 @pytest.mark.parametrize("expression", kernels.INT_OPERATIONS)
 def test_ints_are_exact(expression: str) -> None:
     kernel = lang.load(kernels.int_kernel(expression), filename="ints")
-    got = lang.interpret(kernel, {"A": kernels.int_texels()}, (kernels.PATTERNS, 1, 1, 1))
+    got = interpret(kernel, {"A": kernels.int_texels()}, (kernels.PATTERNS, 1, 1, 1))
     np.testing.assert_array_equal(got, kernels.int_wanted(expression))
 
 
@@ -25,14 +26,14 @@ def test_gathering_by_index_arithmetic(tensors: int) -> None:
     given = [rng.integers(-9, 9, (1, 1, 1, 16 + i, 4)).astype(np.float32) for i in range(tensors)]
     kernel = lang.load(kernels.gather_kernel(tensors), filename="gathered")
     named = {f"T{i}": tensor for i, tensor in enumerate(given)}
-    got = lang.interpret(kernel, named, (25, 1, 1, 1), params={"N": 60})
+    got = interpret(kernel, named, (25, 1, 1, 1), params={"N": 60})
     np.testing.assert_array_equal(got.reshape(-1), kernels.gather_wanted(given, 25, 60))
 
 
 def test_tables_and_accumulators() -> None:
     a = np.random.default_rng(0).integers(-9, 9, (1, 1, 1, 30, 4)).astype(np.float32)
     kernel = lang.load(kernels.TABLE, filename="table")
-    got = lang.interpret(kernel, {"A": a}, (30, 1, 1, 1), params={"N": 5}, strict=True)
+    got = interpret(kernel, {"A": a}, (30, 1, 1, 1), params={"N": 5}, strict=True)
     np.testing.assert_array_equal(got.reshape(-1, 4), kernels.table_wanted(a, 5))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kernel_interpreter import interpret
 
 from gpuedge import lang
 from gpuedge.core.errors import KernelSyntaxError
@@ -86,7 +87,7 @@ def test_folding_and_interpreting_agree_with_python(pair: tuple[str, str]) -> No
     want = eval(python, {"min": min, "max": max}, dict(LEAVES))
     texel = np.array([2, 0, 0, 0], np.float32).reshape(1, 1, 1, 1, 4)
     run = kernel_of(text, "param int c; spec int d = 30;")
-    got = lang.interpret(run, {"A": texel}, (1, 1, 1, 1), params={"c": 0})[0, 0, 0, 0]
+    got = interpret(run, {"A": texel}, (1, 1, 1, 1), params={"c": 0})[0, 0, 0, 0]
     assert (got[1] * 4096 + got[0], got[2], got[3]) == (want, 7, 2)
 
     names = "".join(f"const int {name} = {value};" for name, value in LEAVES.items())
@@ -163,4 +164,4 @@ def test_deep_and_long_texts_do_not_exhaust_the_stack() -> None:
     kernel = lang.load(f"{head}{body} return v; }}", filename="t")
     lang.print_kernel(kernel)
     texel = np.ones((1, 1, 1, 1, 4), np.float32)
-    assert lang.interpret(kernel, {"A": texel}, (1, 1, 1, 1))[0, 0, 0, 0, 0] == 249
+    assert interpret(kernel, {"A": texel}, (1, 1, 1, 1))[0, 0, 0, 0, 0] == 249

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from kernel_interpreter import Frame, Run, Value, interpret
 
 from gpuedge import lang
 from gpuedge.core.kernel import Extents, Number
 from gpuedge.lang import components, neighbours
 from gpuedge.lang import tree as t
-from gpuedge.lang.interpreter import Frame, Value, _Run
 from gpuedge.plan.layout import along
 from gpuedge.plan.library import texts
 
@@ -88,7 +88,7 @@ def case(name: str) -> tuple[t.Kernel, Made, dict[str, Number]]:
     return lang.load(texts()[f"map/{name}"], filename=name, consts=consts), inputs, values
 
 
-class Rewritten(_Run):
+class Rewritten(Run):
     """Runs what only printers see."""
 
     def _load(self, expr: t.Load, frame: Frame) -> Value:
@@ -118,7 +118,7 @@ def running(name: str, out: Extents) -> tuple[Rewritten, npt.NDArray[np.float32]
     kernel, inputs, values = case(name)
     params = {p.name: values[p.name] for p in kernel.params}
     specs = {s.name: values[s.name] for s in kernel.specs if s.name in values}
-    wanted = lang.interpret(kernel, inputs, out, specs, params).reshape(-1, 4)
+    wanted = interpret(kernel, inputs, out, specs, params).reshape(-1, 4)
     return Rewritten(kernel, inputs, out, specs=specs, params=params, strict=False), wanted
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from single_node import single
 
 from gpuedge.core.errors import ShapeError, UnsupportedOpError
-from gpuedge.graph.build import GraphBuilder, single
+from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.expand import expand, is_known, operands
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.opset import OPERATORS, elementwise
@@ -315,9 +316,12 @@ def test_graphs_made_by_hand_need_no_onnx() -> None:
 import sys
 import gpuedge.graph.cost, gpuedge.graph.partition
 from gpuedge.executors.cpu import CpuExecutor
-from gpuedge.graph.build import single
+from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import TensorType
-CpuExecutor(engine="numpy").compile(single("Relu", {"x": TensorType("float32", (2,))}))
+builder = GraphBuilder()
+builder.input("x", TensorType("float32", (2,)))
+builder.output(builder.add("Relu", ["x"]))
+CpuExecutor(engine="numpy").compile(builder.build())
 print(sorted({"onnx", "onnxruntime", "google.protobuf"} & set(sys.modules)))
 """
     done = subprocess.run(

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 from planrun import WIDE, run_graph
+from single_node import single
 
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.executors.cpu import CpuExecutor
-from gpuedge.graph.build import single
 from gpuedge.graph.expand import expand
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.writer import to_onnx

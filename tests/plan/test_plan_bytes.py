@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from planrun import FLOAT_TEXTURES, TEXTURES, plan_device, run_graph, seen_by
+from single_node import single
 
 import gpuedge
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import DTypeError, InputError, UnsupportedOpError
 from gpuedge.device import Device
 from gpuedge.executors.cpu import CpuExecutor
-from gpuedge.graph.build import GraphBuilder, single
+from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, TensorType
 from gpuedge.plan.planner import plan, why_not
 

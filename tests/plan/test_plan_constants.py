@@ -14,8 +14,8 @@ import numpy as np
 import onnxruntime
 import pytest
 from planrun import TEXTURES, WIDE, run_graph
+from single_node import single
 
-from gpuedge.graph.build import single
 from gpuedge.graph.ir import Array, Graph, type_of
 from gpuedge.graph.writer import to_bytes
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from planrun import run_graph
+from single_node import single
 
 from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.graph.build import single
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.opset.index import axis
 from gpuedge.plan import lower

@@ -145,20 +145,6 @@ def test_memory_is_shared_by_tensors_that_never_meet() -> None:
     assert total == 2048
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "overlap"),
-    [
-        (Region("x", 0, 16), Region("x", 16, 16), False),
-        (Region("x", 0, 17), Region("x", 16, 16), True),
-        (Region("x", 0, 16), Region("y", 0, 16), False),
-        (Region("x", 64, 16), Region("x", 0, 256), True),
-    ],
-)
-def test_regions(a: Region, b: Region, overlap: bool) -> None:
-    assert a.overlaps(b) is overlap
-    assert b.overlaps(a) is overlap
-
-
 def diamond() -> Graph:
     """Branches that could run side by side, then meet: every tensor kind of a plan."""
     b = GraphBuilder()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from kernel_needs import shared_bytes
 from planrun import check_limits
+from single_node import single
 
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import ConfigError, KernelLimitError, UnsupportedOpError
 from gpuedge.core.kernel import Extents
-from gpuedge.graph.build import single
 from gpuedge.graph.ir import TensorType
 from gpuedge.lang import load, print_kernel
 from gpuedge.opset.tensor import Window

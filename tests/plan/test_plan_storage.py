@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planrun import FLOAT_TEXTURES, TEXTURES, PlanRun, Seen, kept, run_graph
+from single_node import single
 
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.storage import Storage
-from gpuedge.graph.build import GraphBuilder, single
+from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.oracle.layers import convolve
 from gpuedge.plan import arrange as arranging

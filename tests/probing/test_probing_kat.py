@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import kernel_interpreter
 import numpy as np
 import planrun
 import pytest
@@ -22,7 +23,6 @@ from gpuedge.capdb.entries import TESTS
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import KernelLimitError
 from gpuedge.core.storage import KINDS
-from gpuedge.lang import interpreter
 from gpuedge.oracle.layers import conv2d
 from gpuedge.plan import library
 from gpuedge.plan.planner import plan
@@ -421,14 +421,14 @@ WRONG_HALVES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", WRONG_HALVES)
 def test_wrong_steps_in_float16_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, spoil = interpreter._Run._op, WRONG_HALVES[name]
+    right, spoil = kernel_interpreter.Run._op, WRONG_HALVES[name]
 
     def spoilt(self: Any, expr: Any, frame: Any) -> Any:
         value = right(self, expr, frame)
         is_step = expr.type[0] == "h" and expr.name in ("+", "-", "*")
         return spoil(value) if is_step else value
 
-    monkeypatch.setattr(interpreter._Run, "_op", spoilt)
+    monkeypatch.setattr(kernel_interpreter.Run, "_op", spoilt)
     assert is_caught("float16")
 
 

@@ -20,9 +20,9 @@ from scripted_fakes import ScriptedPool, World
 import gpuedge
 from gpuedge.core.errors import DeviceLostError, InputError
 from gpuedge.decide.belief import Belief
+from gpuedge.decide.decision_record import DeviceCandidate
 from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import DeviceCandidate
 from gpuedge.runtime.auto import ChosenDevice
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import PooledDevice
@@ -185,7 +185,7 @@ def test_wrong_numbers_in_the_background_never_reach_a_request(
     assert "differ from the CPU's" in caplog.text
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert (row.status, row.code) == ("rejected", "drifted")
-    assert pool.device("vulkan:0").state.phase == "demoted" and len(pool.opened) == 1
+    assert pool.device("vulkan:0").state.health == "demoted" and len(pool.opened) == 1
 
 
 def test_wrong_numbers_on_trial_condemn_the_device_at_once(world: World) -> None:
@@ -547,7 +547,7 @@ import numpy as np
 sys.path[:0] = {paths!r}
 from flaky import X, FlakyPool, graph
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import DeviceCandidate
+from gpuedge.decide.decision_record import DeviceCandidate
 from gpuedge.runtime.auto import ChosenDevice
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import PooledDevice

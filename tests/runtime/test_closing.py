@@ -31,10 +31,10 @@ devices.DEVICE_END_S = 0.3
 class Marked(FakePool):
     def _open_gpu(self, name, isolation):
         made = super()._open_gpu(name, isolation)
-        watch = Blocklist(sys.argv[1]).begin("k", name, code="<string>")
-        watch.step("open")
-        watch.quiet()
-        return GpuExecutor(made.impl, name, watch=watch)
+        marker = Blocklist(sys.argv[1]).begin("k", name, code="<string>")
+        marker.step("open")
+        marker.quiet()
+        return GpuExecutor(made.impl, name, marker=marker)
 
 def die():
     signal.raise_signal(signal.SIGSEGV)  # of this thread, now

@@ -15,10 +15,10 @@ from usual_nets import Net
 from gpuedge import quantize
 from gpuedge.decide.policy import Policy
 from gpuedge.executors.cpu import CpuExecutor
-from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
 from gpuedge.graph.reader import OnnxModel
+from gpuedge.graph.shaped import ShapedModel
 from gpuedge.graph.writer import to_bytes
 from gpuedge.runtime.background import Pace
 from gpuedge.runtime.compiled import CompiledModel
@@ -193,7 +193,7 @@ def test_a_quantised_model_on_a_wrong_device_is_answered_by_the_cpu() -> None:
 def gated(graph: Graph, pool: FlakyPool) -> Passed | Refused:
     """Return what a device comes to on the way of `auto` to it."""
     request = Request("auto", Policy(crosscheck=1 / 256))
-    model = BoundModel(lambda: graph)
+    model = ShapedModel(lambda: graph)
     return Gates(Compilation(model, request, pool), "vulkan:0", None, 0).passed(Pace())
 
 
@@ -222,7 +222,7 @@ def test_the_gates_of_auto_refuse_it(caplog: pytest.LogCaptureFixture) -> None:
     pool = FlakyPool()
     assert isinstance(gated(graph, pool), Refused)
     assert "differ from the CPU's" in caplog.text
-    assert pool.device("vulkan:0").state.phase == "demoted"
+    assert pool.device("vulkan:0").state.health == "demoted"
 
 
 @pytest.mark.usefixtures("shifting")

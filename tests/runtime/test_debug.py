@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from runtime_fakes import FakePool
+from single_node import single
 
 from gpuedge.core import debug
-from gpuedge.graph.build import single
 from gpuedge.graph.ir import TensorType
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request

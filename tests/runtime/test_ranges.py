@@ -16,6 +16,7 @@ from runtime_fakes import FakePool
 
 import gpuedge
 from gpuedge.core.errors import ConfigError, DriverError, InputError, NotFiniteError, ShapeError
+from gpuedge.core.record import plain, read
 from gpuedge.decide import speeds
 from gpuedge.decide.policy import Policy
 from gpuedge.executors.base import Executor
@@ -323,6 +324,6 @@ def test_calibration_is_a_list_of_mappings(bad: Any) -> None:
 def test_calibration_is_neither_compared_nor_recorded() -> None:
     one, two = Policy(calibration=[feed()]), Policy()
     assert one == two and hash(one) == hash(two)
-    assert one.to_dict() == two.to_dict()
-    assert two.to_dict()["storage"] == "float32" and "calibration" not in two.to_dict()
-    assert Policy(**FIXED.to_dict()) == FIXED != two
+    assert plain(one) == plain(two)
+    assert plain(two)["storage"] == "float32" and "calibration" not in plain(two)
+    assert read(Policy, plain(FIXED)) == FIXED != two

@@ -152,7 +152,7 @@ def test_driver_that_fails_in_the_child_is_tried_again_and_then_left() -> None:
     pool.verdicts = ["it crashed"] * 5
     compiled = made(pool)
     result(compiled)
-    until(lambda: pool.device("vulkan:0").state.phase == "demoted")
+    until(lambda: pool.device("vulkan:0").state.health == "demoted")
     result(compiled)
     assert len(pool.verdicts) == 2 and len(pool.opened) == 1
     assert "it crashed" in compiled.health().reason
@@ -163,7 +163,7 @@ def test_device_that_does_not_open_anew_is_left() -> None:
     pool = FlakyPool([LOST], opening=[None, REFUSED, REFUSED, REFUSED])
     compiled = made(pool)
     result(compiled)
-    until(lambda: pool.device("vulkan:0").state.phase == "demoted")
+    until(lambda: pool.device("vulkan:0").state.health == "demoted")
     np.testing.assert_array_equal(result(compiled), cpu())
     assert "The driver refused" in str(compiled.decision)
 

@@ -41,7 +41,7 @@ def graph() -> Graph:
 
 
 class Diary:
-    """A watch that remembers what it was told."""
+    """A marker that remembers what it was told."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -63,7 +63,7 @@ def opened(isolation: str = "inline", **fail: BaseException) -> tuple[GpuExecuto
     backend = NullBackend(VULKAN_MINIMUM, fail=fail)
     impl = backend.open(backend.enumerate(backend.candidates({})[0])[0])
     diary = Diary()
-    return GpuExecutor(impl, "vulkan:0", isolation=isolation, watch=diary), diary
+    return GpuExecutor(impl, "vulkan:0", isolation=isolation, marker=diary), diary
 
 
 def null(executor: GpuExecutor) -> NullDevice:
@@ -227,7 +227,7 @@ def test_three_slow_requests_are_no_reason_to_leave_a_device(is_slow: bool) -> N
         compiled.run(X)
         assert compiled.health().failed == failed
         until(lambda: not pool.device("vulkan:0").state.is_recovering)
-    assert pool.device("vulkan:0").state.phase == ("ok" if is_slow else "demoted")
+    assert pool.device("vulkan:0").state.health == ("ok" if is_slow else "demoted")
     assert sum(one.is_closed for one in pool.devices) == (4 if is_slow else 0)
 
 

@@ -195,7 +195,7 @@ def test_second_bad_start_ends_recovery_and_keeps_later_sessions_away(
     compiled = made(pool)
     compiled.run({"x": X})
     health = pool.device("null:0", "process")
-    until(lambda: health.state.phase == "demoted")
+    until(lambda: health.state.health == "demoted")
     assert health.state.reason is not None and health.state.reason.code == "crash-blocklist"
     assert "SIGSEGV" in health.state.sentence and "tried again after" in health.state.sentence
     assert pool.tried == 0, "not even its driver"

@@ -14,12 +14,13 @@ from graph_cases import Case, fits, windows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
+from single_node import single
 
 from gpuedge.core.errors import ClosedError, InputError, ModelError, UnsupportedOpError
 from gpuedge.executors import cpu
 from gpuedge.executors.base import PlacementRow
 from gpuedge.executors.cpu import CpuExecutor, Engine, usable_cores
-from gpuedge.graph.build import GraphBuilder, single
+from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, Node, TensorType
 from gpuedge.graph.writer import to_onnx
 

@@ -30,7 +30,7 @@ from capdb.rules import ERROR, WARNING, Problem
 from capdb.seal import seal
 from gpuedge.capdb.check import check_folder, check_schemas
 from gpuedge.capdb.files import bad
-from gpuedge.capdb.saved import identities
+from gpuedge.capdb.identities import identities
 from gpuedge.capdb.source import names
 from gpuedge.core.errors import DatabaseError, GpuEdgeError, UsageError
 from gpuedge.plan import library

@@ -9,9 +9,9 @@ from typing import Any, Final
 from capdb import corpus
 from capdb.rules import Folder, Problem
 from gpuedge.capdb.entries import Entry
+from gpuedge.capdb.identities import identities
 from gpuedge.capdb.identity.subject import Subject, subject
 from gpuedge.capdb.matching import FALSE, TRUE, result
-from gpuedge.capdb.saved import identities
 
 BROAD: Final = 0.4
 """Share of an API's identities above which an entry that blocks is broad."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from capdb.decisions import decision, on_levels
 from gpuedge.capdb.database import Database
-from gpuedge.capdb.saved import title
+from gpuedge.capdb.identities import title
 from gpuedge.core.config import config
 
 

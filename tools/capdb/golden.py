@@ -15,7 +15,7 @@ from typing import Any
 
 from capdb.diff import decisions
 from gpuedge.capdb.check import check_folder
-from gpuedge.capdb.saved import identities, title
+from gpuedge.capdb.identities import identities, title
 from gpuedge.core.config import config
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from gpuedge.core.reasons import SENTENCES
+from gpuedge.core.text import plain
 from gpuedge.decide.belief import UNKNOWN, Belief
-from gpuedge.decide.options import DEFAULT
+from gpuedge.decide.options import DEFAULT, Count
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.saved import Saved
 
 if TYPE_CHECKING:
     from gpuedge.probing.report import ProbeReport, ProbeRow
@@ -26,12 +26,22 @@ CPU = "cpu"
 Phase = Literal["", "closed", "opening", "late", "trial", "ready", "lost", "failed"]
 
 
+def _line(text: str) -> str:
+    if plain(text, None) != text:
+        raise ValueError("it is not one line of text that prints")
+    return text
+
+
+Line = Annotated[str, _line]
+"""Text of one line, where a record is read back that may come from anyone."""
+
+
 @dataclass(slots=True)
-class DeviceCandidate(Saved):
+class DeviceCandidate:
     """A device that may run the model: what probing found, what is believed, what it is doing.
 
-    `gpuedge.decide.chooser.Chooser` keeps its beliefs and phases in candidates; a `Record` holds
-    copies of them. 0 is unknown in times and sizes.
+    `gpuedge.decide.chooser.Chooser` keeps its beliefs and phases in candidates; a `DecisionRecord`
+    holds copies of them. 0 is unknown in times and sizes.
 
     Attributes
     ----------
@@ -76,29 +86,31 @@ class DeviceCandidate(Saved):
         What it does otherwise than the policy asks for, and why.
     """
 
-    device: str
+    device: Line
     code: str = "ok"
-    detail: str = ""
-    name: str = ""
+    detail: Line = ""
+    name: Line = ""
     is_software: bool | None = None
-    physical: str = ""
-    entries: tuple[str, ...] = ()
+    physical: Line = ""
+    entries: tuple[Line, ...] = ()
     is_demoted: bool = False
-    memory_bytes: int = 0
-    predicted_ns: int = 0
-    startup_ns: int = 0
+    memory_bytes: Count = 0
+    predicted_ns: Count = 0
+    startup_ns: Count = 0
     belief: Belief = UNKNOWN
     phase: Phase = ""
-    since: int = 0
-    latency_ns: int = 0
-    at_ns: int = 0
-    served: int = 0
-    waited_ns: int = 0
-    retry_ns: int = 0
-    note: str = ""
+    since: Count = 0
+    latency_ns: Count = 0
+    at_ns: Count = 0
+    served: Count = 0
+    waited_ns: Count = 0
+    retry_ns: Count = 0
+    note: Line = ""
 
     def __post_init__(self) -> None:
-        Saved.__post_init__(self)
+        self.detail, self.name, self.note = (
+            plain(text, None) for text in (self.detail, self.name, self.note)
+        )  # drivers and models say parts of these
         if self.code not in SENTENCES:
             raise ValueError(f"unknown code {self.code!r}")
         if self.phase == "ready" and not self.is_measured:
@@ -135,7 +147,7 @@ class DeviceCandidate(Saved):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceHistory(Saved):
+class DeviceHistory:
     """What a launch leaves for later ones about one model on one device.
 
     `startup_ns` is what opening and compiling took, `gpu_ns` the measured latency of a request and
@@ -143,13 +155,13 @@ class DeviceHistory(Saved):
     """
 
     belief: Belief = UNKNOWN
-    startup_ns: int = 0
-    gpu_ns: int = 0
-    predicted_ns: int = 0
+    startup_ns: Count = 0
+    gpu_ns: Count = 0
+    predicted_ns: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Record(Saved):
+class DecisionRecord:
     """Everything `decide` looks at, and nothing it does not.
 
     Attributes
@@ -179,18 +191,17 @@ class Record(Saved):
     asked: str
     policy: Policy
     candidates: tuple[DeviceCandidate, ...]
-    version: str
-    database: str = ""
-    requests: int = 0
-    previous_requests: tuple[int, ...] = ()
-    isolation: str = "inline"
+    version: Line
+    database: Line = ""
+    requests: Count = 0
+    previous_requests: tuple[Count, ...] = ()
+    isolation: Line = "inline"
     in_use: str = CPU
     has_switched: bool = False
-    waits_ns: int | None = None
+    waits_ns: Count | None = None
     method: str = METHOD
 
     def __post_init__(self) -> None:
-        Saved.__post_init__(self)
         if self.method != METHOD:
             raise ValueError(f"decided by {self.method!r}; this version has {METHOD!r}")
         devices = {AUTO, *(candidate.device for candidate in self.candidates)}

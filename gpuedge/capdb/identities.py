@@ -1,4 +1,4 @@
-"""Saved identities of devices."""
+"""Identities kept in files: those that entries are tested on, and those that users saved."""
 
 from __future__ import annotations
 

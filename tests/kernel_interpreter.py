@@ -17,7 +17,6 @@ from gpuedge.core.errors import InputError, KernelError
 from gpuedge.core.kernel import Extents, Number
 from gpuedge.lang import evaluate
 from gpuedge.lang import tree as t
-from gpuedge.lang.builtins import BUILTINS
 
 Value = Any
 """A numpy scalar or array of float32, float16, int32 or bool; vectors have components first."""
@@ -46,7 +45,21 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     ">>": np.right_shift,
     "!": np.logical_not,
     "?:": np.where,
-    **{name: row.numpy(np) for name, row in BUILTINS.items()},
+    "min": np.minimum,
+    "max": np.maximum,
+    "clamp": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "abs": np.abs,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "sign": np.sign,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "roundeven": np.rint,
+    "pow": np.power,
 }
 """What operators and built-ins are in numpy, on float32, float16 and int32."""
 
@@ -106,7 +119,7 @@ class Races:
             self._refuse("two invocations write one element")
 
 
-class _Run:
+class Run:
     """One run of a kernel over all its invocations."""
 
     def __init__(
@@ -460,20 +473,50 @@ def _check(
         )
 
 
-def run(
+def interpret(
     kernel: t.Kernel,
     tensors: Mapping[str, npt.NDArray[np.float32]],
     out_extents: Extents,
-    values: tuple[Mapping[str, Number], Mapping[str, Number]],
-    groups: tuple[int, int, int] | None,
+    specs: Mapping[str, Number] | None = None,
+    params: Mapping[str, Number] | None = None,
+    groups: tuple[int, int, int] | None = None,
     *,
-    strict: bool,
+    strict: bool = False,
 ) -> npt.NDArray[np.float32]:
-    """Run a kernel with `values` of its specs and params; see `gpuedge.lang.interpret`."""
-    specs, params = values
+    """Run a kernel with numpy, all invocations in step, each operation rounded to float32.
+
+    Those of halves are rounded to float16.
+
+    Parameters
+    ----------
+    tensors : mapping
+        The in tensors by name, float32 of shape (N, S, H, W, 4).
+    out_extents : tuple
+        (W, H, S, N) of the out tensor.
+    specs, params : mapping, optional
+        Values by name; specs have defaults, params do not.
+    groups : tuple, optional
+        Workgroups in x, y, z; needed by and only by group kernels.
+    strict : bool
+        Also refuse what devices tolerate but no kernel should do: loads clamped into range, data
+        races in shared memory and texels written twice.
+
+    Returns
+    -------
+    ndarray
+        float32 of shape (N, S, H, W, 4); what a group kernel did not write is NaN.
+
+    Raises
+    ------
+    InputError (GE-203)
+        A tensor, param or `groups` is missing, unknown or has the wrong shape.
+    KernelError (GE-300)
+        An array index is out of range, or one of the strict rules is broken.
+    """
+    specs, params = specs or {}, params or {}
     _check(kernel, tensors, specs, params, groups)
     width, height, slices, batch = out_extents
-    job = _Run(kernel, tensors, out_extents, specs=specs, params=params, strict=strict)
+    job = Run(kernel, tensors, out_extents, specs=specs, params=params, strict=strict)
     with np.errstate(all="ignore"):  # a lane that a mask or ?: discards may compute nonsense
         if groups is None:
             job.map(out_extents)

@@ -26,7 +26,7 @@ class Serialised:
     outputs: tuple[str, ...]
 
 
-class BoundModel:
+class ShapedModel:
     """A graph that is made once something asks for it: a device, a record, an explanation.
 
     ONNX Runtime does without: reading, inferring and folding here take longer than all it does.
