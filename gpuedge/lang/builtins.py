@@ -28,6 +28,16 @@ class Builtin(NamedTuple):
 
 _BOTH = ("float", "int", "half")
 
+
+def _dot4(np: Any) -> Callable[..., Any]:
+    """Return the sum of the products of the four signed bytes of two ints."""
+
+    def byte(value: Any, at: int) -> Any:
+        return np.right_shift(np.left_shift(value, np.int32(24 - at)), np.int32(24))
+
+    return lambda a, b: sum(byte(a, at) * byte(b, at) for at in (0, 8, 16, 24))
+
+
 BUILTINS: Final = {
     "min": Builtin(2, lambda np: np.minimum, (37, 39), _BOTH),
     "max": Builtin(2, lambda np: np.maximum, (40, 42), _BOTH),
@@ -46,6 +56,7 @@ BUILTINS: Final = {
     "tanh": Builtin(1, lambda np: np.tanh, (21, 0)),
     "roundeven": Builtin(1, lambda np: np.rint, (2, 0)),
     "pow": Builtin(2, lambda np: np.power, (26, 0)),
+    "dot4": Builtin(2, _dot4, bases=("int",)),
 }
 
 TANH_LIMIT: Final = 15.0

@@ -54,6 +54,11 @@ fn k_at(p: vec4<i32>, d: vec4<i32>) -> i32 {
     return ((p.w * d.z + p.z) * d.y + p.y) * d.x + p.x;
 }
 """
+_DOT = """\
+fn k_dot{0}(a: vec{0}<i32>, b: vec{0}<i32>) -> vec{0}<i32> {{
+    return vec{0}<i32>({1});
+}}
+"""
 _HELPERS = {
     "k_halves": """\
 fn k_halves(h: vec2<u32>) -> vec4<f32> {
@@ -89,6 +94,15 @@ fn k_mod{name[4:]}(a: {kind}, b: {kind}) -> {kind} {{
 """
         for name, kind in TYPES.items()
         if t.BASE[name] == "int"
+    },
+    "k_dot": """\
+fn k_dot(a: i32, b: i32) -> i32 {
+    return dot4I8Packed(u32(a), u32(b));
+}
+""",
+    **{
+        f"k_dot{n}": _DOT.format(n, ", ".join(f"k_dot(a.{c}, b.{c})" for c in "xyzw"[:n]))
+        for n in (2, 3, 4)
     },
 }
 _TEXTURES = {
@@ -161,6 +175,7 @@ class _WgslModule(TextPrinter):
             "clamp": self._clamp,
             "roundeven": lambda e: self._call("round", e.args),
             "tanh": self._tanh,
+            "dot4": lambda e: self._helper("k_dot", e),
         }
         self.statements |= {
             t.Declare: self._declare,
