@@ -36,6 +36,15 @@ def _quotient(a: Value, b: Value) -> Value:
     return np.floor_divide(a - np.fmod(a, b), b)
 
 
+def _dot4(a: Value, b: Value) -> Value:
+    """Return the sum of the products of the four signed bytes of two ints."""
+
+    def byte(value: Value, at: int) -> Value:
+        return np.right_shift(np.left_shift(value, np.int32(24 - at)), np.int32(24))
+
+    return np.asarray(sum(byte(a, at) * byte(b, at) for at in (0, 8, 16, 24)))
+
+
 OPERATIONS: dict[str, Callable[..., Value]] = {
     **evaluate.OPERATIONS,
     "/": _quotient,
@@ -60,6 +69,7 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "tanh": np.tanh,
     "roundeven": np.rint,
     "pow": np.power,
+    "dot4": _dot4,
 }
 """What operators and built-ins are in numpy, on float32, float16 and int32."""
 

@@ -182,6 +182,29 @@ def table_wanted(a: Floats, n: int) -> Floats:
     return best
 
 
+DOTS = """kernel map t;
+in tensor A;
+in tensor B;
+out tensor O;
+int word(vec4 v) {
+    ivec4 i = ivec4(v);
+    return (i.x & 255) + (i.y & 255) * 256 + (i.z & 255) * 65536 + i.w * 16777216;
+}
+vec4 main(ivec4 p) {
+    int a = word(load4(A, p));
+    int b = word(load4(B, p));
+    return vec4(float(dot4(a, b)), vec3(dot4(a, ivec3(b, a, -1))));
+}
+"""
+"""Packs signed bytes and multiplies them: with others, with the same, and with minus one."""
+
+
+def dot_wanted(a: Floats, b: Floats) -> Floats:
+    """Return what it stores, (texels, 4), for texels of signed bytes."""
+    other, same = (a * b).sum(-1), (a * a).sum(-1)
+    return np.stack([other, other, same, -a.sum(-1)], axis=-1)
+
+
 LANES = (
     "kernel group t;\nin tensor A;\nout tensor O;\nconst int N = 4;\nlocal_size(N, 1, 1);\n"
     "void main() { int q = group_id().x * N + lane_id(); ivec2 who = ivec2(q, lane_id());\n"

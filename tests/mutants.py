@@ -103,6 +103,15 @@ INTEGER_MUTANTS: dict[str, tuple[str, str, str]] = {
     "matmul_int_block: rows of a matrix": (
         "group/matmul_int_block", "min(y + r, d.y - 1)", "min(y + r, d.y - 2)"),
     "matmul_int_block: batch of A": ("group/matmul_int_block", "A_ONE ? 0 : n", "B_ONE ? 0 : n"),
+    "matmul_bytes: offset": ("group/matmul_bytes", "- float(OFFSET)", "- float(OFFSET + 1)"),
+    "matmul_bytes: sums of columns": ("group/matmul_bytes", "16843009", "65793"),
+    "matmul_bytes: third byte": ("group/matmul_bytes", "* 65536", "* 65535"),
+    "matmul_bytes: rows of B": ("group/matmul_bytes", "ivec4(x, k + 3", "ivec4(x, k + 2"),
+    "matmul_bytes: last row": ("group/matmul_bytes", "y < d.y", "y < d.y - 1"),
+    "matmul_bytes: high digit": ("group/matmul_bytes", "whole >> 16", "whole >> 15"),
+    "matmul_bytes: low digit": ("group/matmul_bytes", "& 65535", "& 32767"),
+    "matmul_bytes: whole": ("group/matmul_bytes", "* 4096.0", "* 2048.0"),
+    "matmul_bytes: batch of B": ("group/matmul_bytes", "B_ONE ? 0 : n", "A_ONE ? 0 : n"),
     "matmul_int: no carry": ("map/matmul_int", "floor(low *", "floor(0.0 * low *"),
     "matmul_int: digits": ("map/matmul_int", "top * 16.0", "top * 8.0"),
 }  # fmt: skip

@@ -245,7 +245,9 @@ class PlanRun:
         return values[: int(np.prod(tensor.layout.shape))].reshape(tensor.layout.shape).copy()
 
 
-WIDE = replace(VULKAN_MINIMUM, max_storage_buffers=8, subgroup_lanes=8, map_texels=4)
+WIDE = replace(
+    VULKAN_MINIMUM, max_storage_buffers=8, subgroup_lanes=8, map_texels=4, dot_products=2
+)
 
 TEXTURES = replace(
     VULKAN_MINIMUM,

@@ -196,6 +196,37 @@ def wide_product(depth: int = 1100) -> Case:
     return Case(builder.build(), {"a": stack}, stack.astype(np.int64) @ b.astype(np.int64))
 
 
+def byte_product(depth: int = 1100) -> Case:
+    """A QLinearMatMul of bytes whose zero point, 100, is not in their middle; sums beyond 2^24."""
+    rng = np.random.default_rng(5)
+    a = rng.integers(200, 256, (13, depth)).astype(np.uint8)
+    b = rng.integers(90, 128, (depth, 18)).astype(np.int8)
+    a[1], b[:, 1], b[:, 2] = 0, -128, rng.integers(-128, 128, depth)
+    builder = GraphBuilder()
+    scales = {"sa": np.float32(1), "sb": np.float32(2.0**-17), "sy": np.float32(1)}
+    given = {"a": a, "sa": 0, "za": np.uint8(100), "b": b, "sb": 0, "zb": np.int8(0), "sy": 0,
+             "zy": np.uint8(120)} | scales  # fmt: skip
+    names = [builder.input(n, TensorType("uint8", a.shape)) if n == "a" else
+             builder.constant(n, np.asarray(v)) for n, v in given.items()]  # fmt: skip
+    builder.output(builder.add("QLinearMatMul", names, output="y"))
+    total = (a.astype(np.int64) - 100) @ b.astype(np.int64)
+    return Case(builder.build(), {"a": a}, requantised(total, 2.0**-17, 120, "uint8"))
+
+
+def short_product(depth: int = 45) -> Case:
+    """A MatMulInteger of bytes from outside, one factor a batch; no sum leaves 2^24."""
+    rng = np.random.default_rng(6)
+    a = rng.integers(0, 256, (11, depth)).astype(np.uint8)
+    b = rng.integers(-128, 128, (3, depth, 38)).astype(np.int8)
+    a[0], b[0, :, 0] = 255, -128
+    builder = GraphBuilder()
+    names = [builder.input("a", TensorType("uint8", a.shape)),
+             builder.input("b", TensorType("int8", b.shape)),
+             builder.constant("za", np.uint8(7))]  # fmt: skip
+    builder.output(builder.add("MatMulInteger", names, output="y"))
+    return Case(builder.build(), {"a": a, "b": b}, (a.astype(np.int64) - 7) @ b.astype(np.int64))
+
+
 def _matrices(depth: int, rows: int = 6, columns: int = 7) -> tuple[Array, Array, Array]:
     rng = np.random.default_rng(4)
     a = np.full((rows, depth), 255, np.uint8)
@@ -250,7 +281,8 @@ def mask() -> Case:
 
 CASES: dict[str, Callable[[], Case]] = {
     "cancelling": cancelling, "ties": ties, "extreme": extreme, "biased": biased, "many": many,
-    "whole": whole, "wide product": wide_product,
+    "whole": whole, "wide product": wide_product, "byte product": byte_product,
+    "short product": short_product,
     "weights given": weights_given, "product": product, "whole product": whole_product,
     "linear product": linear_product, "mask": mask,
     **{f"{name} of {dtype}": partial(bits, name, dtype) for name in BITS

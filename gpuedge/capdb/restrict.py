@@ -145,6 +145,7 @@ def apply(caps: Caps, restrictions: Restrictions) -> Caps:
         has_fp16_storage=False if features & HALF else caps.has_fp16_storage,
         has_fp16_arithmetic=False if "fp16" in features else caps.has_fp16_arithmetic,
         has_int8_storage=False if "int8-storage" in features else caps.has_int8_storage,
+        dot_products=0 if "dot-products" in features else caps.dot_products,
         has_suballocation=caps.has_suballocation and "suballocation" not in features,
         ruled_out=caps.ruled_out | restrictions.kernels,
     )

@@ -197,7 +197,7 @@ FORCED: dict[str, tuple[Sequence[Case], int, Draw]] = {
     "conv_transpose2d": (layers.BACK, 3, _back),
     "matmul": (layers.DEEP, 6, partial(layers.draw_matmul, lengths=TALL)),
     "conv2d_int": ((), 5, operators.draw_integer_convolution),
-    "matmul_int": ((), 6, operators.draw_integer_product),
+    "matmul_int": (operators.BYTE_PRODUCTS, 6, operators.draw_integer_product),
     "pack": ([_packed(*one) for one in MOVED], 0, _back),
     "unpack": ([layers.flattened(*one) for one in MOVED], 0, _back),
 }

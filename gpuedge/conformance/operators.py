@@ -88,6 +88,17 @@ def draw_integer_product(rng: np.random.Generator) -> Case:
     return replace(case, facts=product_facts(rows, depth, columns))
 
 
+def _bytes(rows: int, depth: int, columns: int) -> Case:
+    """Return a product of which one factor are signed bytes, and the other with its zero point."""
+    a, b = (rows, depth), (depth, columns)
+    case = node("MatMulInteger", f"{dims(a)}-{dims(b)}", drawn(a, 0, 256, "uint8"),
+                drawn(b, 90, 128, "int8"), POINT, constant=[1, 2])  # fmt: skip
+    return replace(case, facts=product_facts(rows, depth, columns, is_bytes=True))
+
+
+BYTE_PRODUCTS = (_bytes(9, 650, 14), _bytes(33, 661, 33), _bytes(40, 704, 70))
+"""Products whose sums pass 2**24, of numbers that four at a time make an int."""
+
 CODES, GRID = (drawn((4, 9), 0, 256, "uint8"),) * 2, floats(-1, -1, 1, 1, -1, 1)
 BYTES: dict[str, Any] = {"dtype": "uint8"}
 

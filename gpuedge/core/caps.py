@@ -24,7 +24,9 @@ class Caps:
     of one (16 bytes per texel of float32) on every level, whatever they are kept in. Kernels may
     read `max_texel_buffers` of them as texel buffers of `max_texel_elements` texels, and
     `max_texture_copies` of them of copies in textures or images, of `max_copied_elements` texels.
-    `max_outputs`: tensors one kernel can write. `subgroup_lanes`: invocations of a subgroup, where
+    `max_outputs`: tensors one kernel can write. `dot_products`: 2 where kernels may multiply packed
+    bytes and the driver says that its hardware does so, 1 where it does not say so; else 0.
+    `subgroup_lanes`: invocations of a subgroup, where
     a kernel may take a value from a constant one of them; else 0. `map_texels`: neighbouring
     texels that an invocation of a map kernel computes, from a multiple of so many on.
     `is_finite_only`: NaN and infinities are not kept. `ruled_out`: kernel variants that are not
@@ -60,6 +62,7 @@ class Caps:
     max_texel_buffers: int = 0
     max_texel_elements: int = 0
     subgroup_lanes: int = 0
+    dot_products: int = 0
     max_texture_copies: int = 0
     max_copied_elements: int = 0
     max_outputs: int = 1

@@ -40,6 +40,7 @@ BUILTINS: Final = {
     "tanh": Builtin(1, (21, 0)),
     "roundeven": Builtin(1, (2, 0)),
     "pow": Builtin(2, (26, 0)),
+    "dot4": Builtin(2, bases=("int",)),
 }
 
 TANH_LIMIT: Final = 15.0

@@ -119,6 +119,9 @@ class _Shader(TextPrinter):
             "?:": self._select,
             "%": self._division,
             "component": lambda e: self._call("k_pick", e.args),
+            "dot4": lambda _: self._refuse(
+                "it multiplies packed bytes", "Vulkan and WebGPU have such products"
+            ),
         }
         if level.is_old:
             self.operators |= {
@@ -141,7 +144,7 @@ class _Shader(TextPrinter):
         }
 
     # --- what cannot be said --------------------------------------------------------------------
-    def _refuse(self, what: str, known: str) -> None:
+    def _refuse(self, what: str, known: str) -> NoReturn:
         raise KernelError(
             f"Kernel {self.kernel.name} cannot be printed as {self.level.dialect}: {what}.",
             known=known,

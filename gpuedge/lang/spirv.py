@@ -26,6 +26,7 @@ _EXECUTION_LOCAL_SIZE = 17
 _GL_COMPUTE = 5
 _WORKGROUP_SCOPE, _WORKGROUP_ORDER = 2, 0x108  # AcquireRelease | WorkgroupMemory
 _SUBGROUP_SCOPE = 3
+_PACKED_BYTES = 0  # PackedVectorFormat4x8Bit
 _SPEC_OPERATORS = {"+": s.I_ADD, "-": s.I_SUB, "*": s.I_MUL, "/": s.S_DIV, "%": s.S_REM}
 
 # Opcodes for operands of float, int and bool; 0 where there is none.
@@ -349,9 +350,7 @@ class _Printer:
         if opcodes is not None:
             return self._op(opcodes[role], expr.type, *values)
         if name in BUILTINS:
-            if name == "tanh":
-                values = [self._clamped(expr.type, values[0])]
-            return self._glsl(BUILTINS[name].spirv[role], expr.type, *values)
+            return self._builtin(name, role, expr.type, values)
         if name == "?:":
             return self._choose(expr.type, *values)
         if name != "%":  # a vector of parts, or of one repeated
@@ -360,6 +359,23 @@ class _Printer:
         quotient = self._op(s.S_DIV, expr.type, *values)
         product = self._op(s.I_MUL, expr.type, quotient, values[1])
         return self._op(s.I_SUB, expr.type, values[0], product)
+
+    def _builtin(self, name: str, role: int, kind: str, values: list[int]) -> int:
+        if name == "dot4":
+            return self._dot(kind, *values)
+        if name == "tanh":
+            values = [self._clamped(kind, values[0])]
+        return self._glsl(BUILTINS[name].spirv[role], kind, *values)
+
+    def _dot(self, kind: str, a: int, b: int) -> int:
+        """Append the products of packed signed bytes, one for each component."""
+        self.module.needs(s.DOT_PRODUCT, s.DOT_OF_PACKED_BYTES)
+        width = t.WIDTH[kind]
+        if width == 1:
+            return self._op(s.S_DOT, kind, a, b, _PACKED_BYTES)
+        parts = [[self._op(s.COMPOSITE_EXTRACT, "int", v, i) for v in (a, b)] for i in range(width)]
+        sums = [self._op(s.S_DOT, "int", *part, _PACKED_BYTES) for part in parts]
+        return self._op(s.COMPOSITE_CONSTRUCT, kind, *sums)
 
     def _choose(self, kind: str, condition: int, yes: int, no: int) -> int:
         """Append OpSelect; on vectors it needs a vector of bools."""

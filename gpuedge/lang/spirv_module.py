@@ -30,6 +30,7 @@ SHIFT_RIGHT, BITWISE_AND = 194, 199
 CONTROL_BARRIER, LOOP_MERGE, SELECTION_MERGE, LABEL = 224, 246, 247, 248
 BRANCH, BRANCH_CONDITIONAL, RETURN, RETURN_VALUE = 249, 250, 253, 254
 SHUFFLE = 345  # OpGroupNonUniformShuffle
+S_DOT = 4450
 
 # Enumerants: storage classes, decorations, built-ins.
 UNIFORM_CONSTANT, INPUT, UNIFORM, WORKGROUP, PRIVATE_FUNCTION = 0, 1, 2, 4, 7
@@ -46,8 +47,13 @@ SPEC_ID, BLOCK, BUFFER_BLOCK, ARRAY_STRIDE, BUILT_IN, NON_WRITABLE, NON_READABLE
 BINDING, DESCRIPTOR_SET, OFFSET = 33, 34, 35
 WORKGROUP_SIZE, WORKGROUP_ID, LOCAL_ID, GLOBAL_ID, LANE_ID = 25, 26, 27, 28, 41
 
-# Capabilities: those of SPIR-V 1.3 are of subgroups.
+# Capabilities: those of SPIR-V 1.3 are of subgroups, those from 6018 on of an extension.
 SHADER, FLOAT16, SAMPLED_BUFFER, SUBGROUPS, SUBGROUP_SHUFFLE = 1, 9, 46, 61, 65
+DOT_OF_PACKED_BYTES, DOT_PRODUCT = 6018, 6019
+_EXTENSIONS = {
+    SHADER: "SPV_KHR_storage_buffer_storage_class",
+    DOT_PRODUCT: "SPV_KHR_integer_dot_product",
+}
 
 MAGIC, _VERSION_1_0, _VERSION_1_3 = 0x07230203, 0x00010000, 0x00010300
 
@@ -177,14 +183,14 @@ class Module:
 
     def assemble(self, *, is_half: bool = False) -> bytes:
         """Return the finished module, little-endian; `is_half` where it has float16."""
-        extension = words_of("SPV_KHR_storage_buffer_storage_class")
+        extensions = [words_of(_EXTENSIONS[c]) for c in self.capabilities if c in _EXTENSIONS]
         library = words_of("GLSL.std.450")
         version = _VERSION_1_3 if SUBGROUPS in self.capabilities else _VERSION_1_0
         head = [
             *(MAGIC, version, 0, self.bound, 0),
             *(word for c in self.capabilities for word in (2 << 16 | CAPABILITY, c)),
             *((2 << 16 | CAPABILITY, FLOAT16) if is_half else ()),
-            *((len(extension) + 1) << 16 | EXTENSION, *extension),
+            *(word for e in extensions for word in ((len(e) + 1) << 16 | EXTENSION, *e)),
             *((len(library) + 2) << 16 | EXT_INST_IMPORT, self.glsl, *library),
             *(3 << 16 | MEMORY_MODEL, 0, 1),  # Logical, GLSL450
         ]

@@ -54,6 +54,17 @@ fn k_at(p: vec4<i32>, d: vec4<i32>) -> i32 {
     return ((p.w * d.z + p.z) * d.y + p.y) * d.x + p.x;
 }
 """
+
+
+def _dot(kind: str, components: tuple[str, ...]) -> str:
+    """Return the helper for products of packed bytes, one for each component."""
+    products = ", ".join(f"dot4I8Packed(u32(a{c}), u32(b{c}))" for c in components)
+    width = "" if len(components) == 1 else len(components)
+    return (
+        f"fn k_dot{width}(a: {kind}, b: {kind}) -> {kind} {{\n    return {kind}({products});\n}}\n"
+    )
+
+
 _HELPERS = {
     "k_halves": """\
 fn k_halves(h: vec2<u32>) -> vec4<f32> {
@@ -90,6 +101,8 @@ fn k_mod{name[4:]}(a: {kind}, b: {kind}) -> {kind} {{
         for name, kind in TYPES.items()
         if t.BASE[name] == "int"
     },
+    "k_dot": _dot("i32", ("",)),
+    **{f"k_dot{n}": _dot(f"vec{n}<i32>", (".x", ".y", ".z", ".w")[:n]) for n in (2, 3, 4)},
 }
 _TEXTURES = {
     kind: f"texture_storage_2d<{'rgba32float' if kind == IMAGE else 'rgba16float'}, read>"
@@ -161,6 +174,7 @@ class _WgslModule(TextPrinter):
             "clamp": self._clamp,
             "roundeven": lambda e: self._call("round", e.args),
             "tanh": self._tanh,
+            "dot4": lambda e: self._helper("k_dot", e),
         }
         self.statements |= {
             t.Declare: self._declare,

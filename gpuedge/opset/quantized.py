@@ -27,6 +27,7 @@ from gpuedge.opset.ranges import largest, limits, span
 from gpuedge.opset.tensor import (
     Carry,
     Convolution,
+    Product,
     Tensor,
     constant,
     mapped,
@@ -131,7 +132,8 @@ def _centred(x: Tensor, zero: Tensor | None, column: tuple[int, ...] = ()) -> tu
     shape = column if zero.size > 1 else ()
     least, most = span(zero)
     centred = mapped(lambda v, z: v - z, x, reshape(zero, shape), dtype="float32")
-    return centred, max(high - least, most - low)
+    centred.span = (low - most, high - least)
+    return centred, max(map(abs, centred.span))
 
 
 def _carry(
@@ -176,7 +178,7 @@ def _matmul(call: OperatorCall) -> Tensor:
     most = _most(most_a, b, most_b, (-2 if b.rank > 1 else 0,), terms)
     carry = _carry(call, terms, most, (most_a, most_b))
     if carry is None:
-        return _whole(multiplied(a, b), most)
+        return _whole(_exact(multiplied(a, b)), most)
     return of_parts(lambda part: multiplied(a, b, replace(carry, part=part)))
 
 
@@ -228,8 +230,8 @@ def _convolved(call: OperatorCall, w_at: int, zeros: tuple[int, int], bias: int)
 
 
 def _exact(total: Tensor) -> Tensor:
-    """Note that a convolution is one of integers: no kernel may round."""
-    if isinstance(total.source, Convolution):
+    """Note that a product or a convolution is one of integers: no kernel may round."""
+    if isinstance(total.source, Convolution | Product):
         total.source = replace(total.source, is_whole=True)
     return total
 

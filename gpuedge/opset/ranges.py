@@ -36,6 +36,12 @@ class Spans:
                 self._found[each.serial] = self._within(each)
         return self._found[tensor.serial]
 
+    def given(self, tensor: Tensor) -> Range:
+        """Return the same of what the source gives, also where it is kept as floats."""
+        low, high = self.of(tensor)
+        own = self._computed(tensor)
+        return max(low, own[0]), min(high, own[1])
+
     def wraps(self, tensor: Tensor) -> bool:
         """Tell whether an integer without a sign may come out negative, which is kept as 0."""
         if tensor.dtype not in WIDE or tensor.dtype[0] != "u" or not tensor.reads:
@@ -117,6 +123,15 @@ def span(tensor: Tensor) -> Range:
 def largest(tensor: Tensor) -> float:
     """Return a bound on the absolute values of a tensor."""
     return Spans().largest(tensor)
+
+
+def byte_offset(tensor: Tensor) -> int | None:
+    """Return what whole numbers, and 0, must lose to be signed bytes; None if they cannot be."""
+    low, high = Spans().given(tensor)
+    low, high = min(low, 0.0), max(high, 0.0)
+    if high - low > 255:
+        return None
+    return 0 if low >= -128 and high <= 127 else int(low) + 128
 
 
 def exact_inputs(outputs: Sequence[Tensor]) -> tuple[int, Tensor | None]:

@@ -88,13 +88,15 @@ class Carry:
 class Product:
     """Matrix product of (..., m, k) and (..., k, n), of rank 2 or more; batches broadcast.
 
-    With `is_half`, operands and products, four of which may be added, are rounded to float16.
+    With `is_half`, operands and products, four of which may be added, are rounded to float16;
+    `is_whole`: of integers, whose sums are exact.
     """
 
     a: Tensor
     b: Tensor
     carry: Carry | None = None
     is_half: bool = False
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

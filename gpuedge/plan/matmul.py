@@ -7,6 +7,7 @@ from math import prod
 
 from gpuedge.core.kernel import Number
 from gpuedge.opset.expr import Expr
+from gpuedge.opset.ranges import byte_offset
 from gpuedge.opset.tensor import Carry, Product, Tensor, broadcast
 from gpuedge.plan.context import MAX_TRIPS, Context, most_rows
 from gpuedge.plan.emit import epilogue
@@ -29,14 +30,17 @@ def parts(depth: int, most: int) -> tuple[range, ...]:
     return tuple(range(start, min(start + most, depth)) for start in range(0, depth, most))
 
 
-def facts(rows: int, depth: int, columns: int, *, turns: bool = True) -> dict[str, int]:
+def facts(
+    rows: int, depth: int, columns: int, *, turns: bool = True, is_bytes: bool = False
+) -> dict[str, int]:
     """Return what ``when`` in ``variants.toml`` may ask of a product.
 
-    `filled_32s`, `filled_128s`: how many percent the columns are of the next multiple of that.
-    `turned_rows`: its rows; 0 unless `turns`, where sums that are turned later would not fit.
+    `is_bytes`: 1 if its factors are whole numbers that fit signed bytes. `filled_32s`,
+    `filled_128s`: how many percent the columns are of the next multiple of that. `turned_rows`:
+    its rows; 0 unless `turns`, where sums that are turned later would not fit.
     """
     filled = {f"filled_{n}s": 100 * columns // (-(-columns // n) * n) for n in (32, 128)}
-    known = {"rows": rows, "depth": depth, "columns": columns}
+    known = {"rows": rows, "depth": depth, "columns": columns, "is_bytes": int(is_bytes)}
     return known | filled | {"turned_rows": rows if turns else 0}
 
 
@@ -69,6 +73,12 @@ def _operand(ctx: Context, tensor: Tensor, batch: tuple[int, ...]) -> str:
     return ctx.need(tensor, "rows")
 
 
+def _offset(source: Product) -> int | None:
+    """Return what the left factors lose to be signed bytes; None if either are no bytes."""
+    is_whole = source.is_whole or source.carry is not None
+    return byte_offset(source.a) if is_whole and byte_offset(source.b) == 0 else None
+
+
 class _ProductJob:
     """One product being lowered.
 
@@ -82,13 +92,16 @@ class _ProductJob:
         self.left = left
         self.right = right
         self.layout = rows(anchor.shape)
-        self.is_half = isinstance(anchor.source, Product) and anchor.source.is_half
+        source = anchor.source if isinstance(anchor.source, Product) else None
+        self.is_half = source is not None and source.is_half
+        self.offset = None if source is None else _offset(source)
         self.depth = ctx.tensors[left].layout.extents[0]
 
     def run(self, tensor: Tensor, body: Expr | None, carry: Carry | None = None) -> None:
         """Launch the passes and define `tensor`."""
-        if carry is not None:
-            self.ctx.define(tensor, self._carried(carry, body, self.ctx.value_of(tensor)))
+        chunks = self._chunks(carry)
+        if chunks is not None:
+            self.ctx.define(tensor, self._in_integers(chunks, body, self.ctx.value_of(tensor)))
             return
         partial: str | None = None
         sums = parts(self.depth, self._most())
@@ -131,10 +144,20 @@ class _ProductJob:
         }  # fmt: skip
         return self._launch("matmul", right, specs, body, partial=partial, value=value)
 
-    def _carried(self, carry: Carry, body: Expr | None, value: str) -> str:
-        """Launch the pass that keeps sums in two digits."""
+    def _chunks(self, carry: Carry | None) -> dict[str, Number] | None:
+        """Return how kernels of integers add up; None where those of floats serve."""
+        if carry is not None:
+            return dict(in_chunks(self.ctx, carry, self.depth, 1))
+        if self.offset is None or self.depth > self._most():
+            return None
+        best = self.ctx.best("matmul_int", self._facts(), 3, out=self.layout.extents)
+        is_faster = "dot_products" in best.needs
+        return {"CHUNK": self.depth, "CHUNKS": 1, "PART": 0} if is_faster else None
+
+    def _in_integers(self, chunks: dict[str, Number], body: Expr | None, value: str) -> str:
+        """Launch the pass whose sums may leave 2^24."""
         right = self._rows(range(self.depth))
-        specs = in_chunks(self.ctx, carry, self.depth, 1)
+        specs = chunks | {"OFFSET": self.offset or 0}
         return self._launch("matmul_int", right, specs, body, partial=None, value=value)
 
     def _launch(
@@ -175,7 +198,8 @@ class _ProductJob:
     def _facts(self) -> dict[str, int]:
         height, width = self.layout.shape[-2:]
         fits = self._sums.nbytes <= self.ctx.caps.max_storage_buffer_bytes
-        return facts(height, self.depth * 4, width, turns=fits)
+        is_bytes = self.offset is not None
+        return facts(height, self.depth * 4, width, turns=fits, is_bytes=is_bytes)
 
     @property
     def _sums(self) -> Layout:

@@ -236,6 +236,21 @@ def _bytes(dtype: str = "uint8", name: str = "every byte", storage: str = "") ->
 
 
 @cache
+def _product_of_bytes() -> KnownAnswer:
+    """A product that is computed four bytes at a time; no extent is a multiple of its tiles.
+
+    With 100 for a zero point none of the left numbers are the bytes that they are packed as.
+    """
+    rng = _rng()
+    inputs = {
+        "a": rng.integers(0, 256, (35, 333)).astype(np.uint8),
+        "b": rng.integers(-128, 128, (333, 37)).astype(np.int8),
+        "z": np.array(100, np.uint8),
+    }
+    return _one("product of bytes", "MatMulInteger", inputs, constants="z")
+
+
+@cache
 def _places_case(limit: int, *, is_slow: bool) -> KnownAnswer:
     """Every value is its own place: coordinates from large numbers, odd widths, a stride.
 
@@ -256,7 +271,8 @@ def places(name: str, height: int, width: int) -> KnownAnswer:
 
 def _standard(caps: Caps) -> list[KnownAnswer]:
     has_bytes = caps.storages[0] == FLOAT_TEXEL and BYTES["uint8"] in caps.storages
-    return _floats(caps) + ([_bytes()] if has_bytes else [])
+    products = [_product_of_bytes()] if caps.dot_products > 1 else []
+    return _floats(caps) + ([_bytes()] if has_bytes else []) + products
 
 
 def _floats(caps: Caps) -> list[KnownAnswer]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from contract import ALL, BIG, BUFFERS, GPUS, RNG, TEXTURES, Site, ints, raises, rule
-from lang_kernels import lane_kernel, lane_values
+from lang_kernels import DOTS, dot_wanted, lane_kernel, lane_values
 from seam_kernels import (
     ADD,
     COPY,
@@ -320,6 +320,26 @@ def lanes_of_subgroups(site: Site) -> None:
     run(device, [Dispatch(device.build(blob, {}), places, push, (3, 1, 1))], [source], [result])
     found = downloaded(device, result).reshape(-1, 4)
     np.testing.assert_array_equal(found, lane_values(x, lanes))
+
+
+@rule(("vulkan", "wgpu"))
+def products_of_packed_bytes(site: Site) -> None:
+    """All pairs of some bytes and many others; every driver here has the instruction."""
+    device, rng = site.device, np.random.default_rng(4)
+    assert device.caps.dot_products == 1
+    edges = np.array([-128, -127, -1, 0, 1, 127])
+    pairs = np.stack(np.meshgrid(*[edges] * 4, indexing="ij"), axis=-1).reshape(-1, 4)
+    x = np.concatenate([pairs, rng.integers(-128, 128, (999, 4))]).astype(np.float32)
+    y = rng.permutation(x)
+    sources = [uploaded(device, each.ravel()) for each in (x, y)]
+    result, kernel = tensor(device, len(x), Usage.OUTPUT), lang.load(DOTS, filename="t")
+    blob = lang.print_kernel(kernel, device.caps.dialect)
+    extents = (len(x), 1, 1, 1)
+    places = tuple(Binding(b, 0, b.nbytes) for b in (*sources, result))
+    push = blob.pack_push([extents] * 3, {})
+    run(device, [Dispatch(device.build(blob, {}), places, push, extents[:3])], sources, [result])
+    found = downloaded(device, result).reshape(-1, 4)
+    np.testing.assert_array_equal(found, dot_wanted(x, y))
 
 
 @rule(GPUS)

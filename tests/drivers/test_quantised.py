@@ -18,8 +18,11 @@ def check(name: str, folder: Path) -> None:
     found = json.loads(answer(CHILD, name, GPUEDGE_CACHE_DIR=folder))
     wrong = found["wrong"]
     assert found["level"] == FARM[name].device
-    assert len(wrong) == 20
+    assert len(wrong) == 22
     assert not any(wrong.values()), wrong
+    has_dots = found["level"] in ("vulkan", "wgpu")
+    products = {f"{name} product": [0, True] for name in ("wide", "byte", "short")}
+    assert found["in_bytes"] == ({**products, "network": [0, False]} if has_dots else {})
 
 
 @pytest.mark.parametrize("name", DAILY)

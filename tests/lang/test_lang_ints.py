@@ -8,7 +8,7 @@ import pytest
 from kernel_interpreter import interpret
 
 from gpuedge import lang
-from gpuedge.core.errors import KernelError
+from gpuedge.core.errors import KernelError, KernelSyntaxError
 
 WITH_BITS = [e for e in kernels.INT_OPERATIONS if "&" in e or ">>" in e]
 
@@ -18,6 +18,22 @@ def test_ints_are_exact(expression: str) -> None:
     kernel = lang.load(kernels.int_kernel(expression), filename="ints")
     got = interpret(kernel, {"A": kernels.int_texels()}, (kernels.PATTERNS, 1, 1, 1))
     np.testing.assert_array_equal(got, kernels.int_wanted(expression))
+
+
+def test_products_of_packed_bytes_are_exact() -> None:
+    edges = np.array([-128, -1, 0, 127], np.float32)
+    a = np.stack(np.meshgrid(*[edges] * 4), axis=-1).reshape(1, 1, 1, -1, 4)
+    b = np.random.default_rng(3).permutation(a, axis=3)
+    kernel = lang.load(kernels.DOTS, filename="dots")
+    got = lang.interpret(kernel, {"A": a, "B": b}, (256, 1, 1, 1))
+    np.testing.assert_array_equal(got, kernels.dot_wanted(a, b))
+
+
+@pytest.mark.parametrize("text", ["dot4(1.0, 2.0)", "dot4(ivec2(1), ivec3(2))", "dot4(1)"])
+def test_products_of_packed_bytes_are_of_two_ints(text: str) -> None:
+    head = "kernel map t;\nin tensor A;\nout tensor O;\nvec4 main(ivec4 p) { vec4 v = load4(A, p);"
+    with pytest.raises(KernelSyntaxError, match=r"dot4\(\) takes|dot4\(\) does not take"):
+        lang.load(f"{head} ivec2 r = {text}; return v; }}", filename="t")
 
 
 @pytest.mark.parametrize("tensors", [1, 8])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import wgsl_corpus
+from lang_kernels import DOTS
 
 from gpuedge import lang
 from gpuedge.core.errors import KernelError
@@ -277,6 +278,25 @@ def test_lanes_that_a_constant_rules_out_are_none() -> None:
     kernel = lang.load(LANES, filename="t", consts={"SHARE": 0})
     assert not kernel.has_lanes
     assert_valid(lang.print_kernel(kernel).code)
+
+
+def test_products_of_packed_bytes_are_of_an_extension() -> None:
+    """Kernels that have none do not ask for it: they are code for Vulkan 1.0 without it."""
+    code = lang.print_kernel(lang.load(DOTS, filename="t")).code
+    assert_valid(code)
+    text = disassembly(code)
+    words = ["DotProduct", "DotProductInput4x8BitPacked"]
+    assert re.findall(r"OpCapability (Dot\w*)", text) == words
+    assert text.count('OpExtension "SPV_KHR_integer_dot_product"') == 1
+    assert len(re.findall(r"= OpSDot %int %\w+ %\w+ PackedVectorFormat4x8Bit", text)) == 4
+    assert 'OpExtension "SPV_KHR_integer' not in disassembly(printed("affine").code)
+
+
+@pytest.mark.parametrize("dialect", sorted(set(lang.PRINTERS) - {"spirv", "wgsl"}))
+def test_other_dialects_refuse_products_of_packed_bytes(dialect: str) -> None:
+    text = DOTS.replace("& 255", "+ 0")  # OpenGL ES 2.0 has no bits either
+    with pytest.raises(KernelError, match=f"as {dialect}: it multiplies packed bytes"):
+        lang.print_kernel(lang.load(text, filename="t"), dialect)
 
 
 @pytest.mark.parametrize("dialect", sorted(set(lang.PRINTERS) - {"spirv", "wgsl"}))

@@ -18,9 +18,9 @@ from gpuedge.graph.ir import Array
 from gpuedge.opset.functions import FUNCTIONS
 from gpuedge.plan.library import texts
 
-RASTERISER = replace(WIDE, device_class="cpu-llvm")
+RASTERISER = replace(WIDE, device_class="cpu-llvm", dot_products=0)
 LEVELS = {"vulkan": VULKAN_MINIMUM, "textures": TEXTURES, "floats": FLOAT_TEXTURES,
-          "rasteriser": RASTERISER}  # fmt: skip
+          "rasteriser": RASTERISER, "bytes": WIDE}  # fmt: skip
 
 
 def planned(name: str, caps: Caps = VULKAN_MINIMUM, seen: Seen | None = None) -> Array:
@@ -70,7 +70,32 @@ def test_long_sums_in_register_tiles(name: str, wanted: str) -> None:
     assert [v for v in seen.variants if v.startswith(("conv2d", "matmul"))] == [wanted]
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("wide product", "matmul_bytes"), ("byte product", "matmul_bytes"),
+     ("short product", "matmul_bytes"), ("product", "matmul_int_map")],
+)  # fmt: skip
+def test_products_of_bytes_only_where_a_driver_says_that_they_are_fast(
+    name: str, wanted: str
+) -> None:
+    """Long sums and short ones; with a zero point that leaves signed bytes it is as before."""
+    for count in (0, 1, 2):
+        seen = Seen()
+        planned(name, replace(WIDE, dot_products=count), seen)
+        served = {v for v in seen.variants if v.startswith("matmul")}
+        assert (served == {wanted}) if count == 2 else ("matmul_bytes" not in served)
+
+
 CAUGHT_BY = {
+    "matmul_bytes: offset": "byte product",
+    "matmul_bytes: sums of columns": "byte product",
+    "matmul_bytes: third byte": "short product",
+    "matmul_bytes: rows of B": "short product",
+    "matmul_bytes: last row": "wide product",
+    "matmul_bytes: high digit": "wide product",
+    "matmul_bytes: low digit": "wide product",
+    "matmul_bytes: whole": "byte product",
+    "matmul_bytes: batch of B": "short product",
     "conv2d_int_tile: no carry": "cancelling",
     "conv2d_int_tile: last columns": "many",
     "conv2d_int_tile: last slice": "many",
@@ -95,7 +120,7 @@ def test_wrong_kernel_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     kernel_of.cache_clear()
     case, caps = CAUGHT_BY[name], VULKAN_MINIMUM
     if INTEGER_MUTANTS[name][0].startswith("group/"):
-        caps = RASTERISER
+        caps = WIDE if "bytes" in name else RASTERISER
     with pytest.raises((AssertionError, KernelError)):
         assert (planned(case, caps) != CASES[case]().wanted).mean() <= 0.05
     kernel_of.cache_clear()

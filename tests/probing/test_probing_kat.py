@@ -107,6 +107,20 @@ def test_bytes_are_tested_where_they_are_kept_as_bytes() -> None:
         assert (kind == "rgba8_u8") is has_bytes
 
 
+def test_products_of_bytes_are_tested_before_they_are_used() -> None:
+    """Every pair of places and each byte; the other kernels are those of other devices."""
+    names = [[c.name for c in kat.cases(replace(VULKAN_MINIMUM, dot_products=n))] for n in range(3)]
+    assert names[0] == names[1] == [name for name in names[2] if name != "product of bytes"]
+    caps = replace(VULKAN_MINIMUM, dot_products=2)
+    (case,) = (c for c in kat.cases(caps) if c.name == "product of bytes")
+    assert variants(case, caps) >= {"matmul_bytes"}
+    a, b = case.inputs["a"], case.inputs["b"].T
+    for side in (a, b):
+        assert all(len(np.unique(side[:, place::4])) == 256 for place in range(4))
+    assert judge_runs(case, [case.expected.astype(np.int32)])[0] is None
+    assert abs(case.expected).max() < 2**24
+
+
 def test_every_byte_is_in_every_place_of_a_texel() -> None:
     case = kat.cases()[6]
     x = case.inputs["x"]
@@ -274,6 +288,7 @@ LEVELS = {
     "subgroups float16": replace(
         VULKAN_MINIMUM, device_class="cpu-llvm", subgroup_lanes=8, has_fp16_arithmetic=True
     ),
+    "bytes": replace(VULKAN_MINIMUM, dot_products=2),
     "gles30": FLOAT_TEXTURES,
     "gles30 rasteriser": replace(FLOAT_TEXTURES, device_class="cpu-llvm"),
     "gles20": TEXTURES,

@@ -83,6 +83,8 @@ STRUCTURE_TYPES = {
     "VkPhysicalDeviceSubgroupProperties": 1000094000,
     "VkPhysicalDeviceMaintenance3Properties": 1000168000,
     "VkPhysicalDeviceDriverProperties": 1000196000,
+    "VkPhysicalDeviceShaderIntegerDotProductFeatures": 1000280000,
+    "VkPhysicalDeviceShaderIntegerDotProductProperties": 1000280001,
     "VkPhysicalDeviceIDProperties": 1000071004,
 }
 """``sType`` of every structure used here."""

@@ -9,6 +9,7 @@ from gpuedge.backends.base import DeviceInfo
 from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.vulkan.memory import Pool
 from gpuedge.backends.vulkan.physical import (
+    DOT_PRODUCT,
     FLOAT16,
     PORTABILITY_SUBSET,
     STORAGE_8BIT,
@@ -89,15 +90,16 @@ def _extensions(physical: Physical) -> list[str]:
                 known="kernels keep their tensors in that storage class",
             )
         wanted.append(STORAGE_CLASS)
-    elif physical.version < (1, 2):
-        wanted += [STORAGE_8BIT, FLOAT16]
+    else:
+        wanted += [STORAGE_8BIT, FLOAT16] if physical.version < (1, 2) else []
+        wanted += [DOT_PRODUCT] if physical.version < (1, 3) else []
     return [name for name in wanted if name in physical.extensions]
 
 
 def _features(instance: Instance, physical: Physical, off: frozenset[str]) -> Any:
-    """Return the chain that enables float16 arithmetic, and storage of small elements.
+    """Return the chain that enables float16, products of packed bytes and small elements.
 
-    The latter is for kernels that users bring.
+    Storage of small elements is for kernels that users bring.
 
     A feature that is disabled is not even asked for: enabling it may be what goes wrong.
     """
@@ -111,4 +113,7 @@ def _features(instance: Instance, physical: Physical, off: frozenset[str]) -> An
     if physical.caps.has_fp16_arithmetic and "fp16" not in off:
         name = "VkPhysicalDeviceShaderFloat16Int8Features"
         chain = instance.api.make(name, pNext=chain, shaderFloat16=1)
+    if physical.caps.dot_products and "dot-products" not in off:
+        name = "VkPhysicalDeviceShaderIntegerDotProductFeatures"
+        chain = instance.api.make(name, pNext=chain, shaderIntegerDotProduct=1)
     return chain

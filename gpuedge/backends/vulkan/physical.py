@@ -154,6 +154,7 @@ STORAGE_CLASS = "VK_KHR_storage_buffer_storage_class"
 PORTABILITY_SUBSET = "VK_KHR_portability_subset"
 STORAGE_8BIT = "VK_KHR_8bit_storage"
 FLOAT16 = "VK_KHR_shader_float16_int8"
+DOT_PRODUCT = "VK_KHR_shader_integer_dot_product"
 _DRIVER_PROPERTIES = "VK_KHR_driver_properties"
 
 
@@ -292,6 +293,10 @@ class _Reader:
         byte = self._ask("Features", "8BitStorageFeatures", (1, 2), STORAGE_8BIT)
         small = self._ask("Features", "ShaderFloat16Int8Features", (1, 2), FLOAT16)
         subgroup = self._ask("Properties", "SubgroupProperties")
+        dots, speeds = (
+            self._ask(what, f"ShaderIntegerDotProduct{what}", (1, 3), DOT_PRODUCT)
+            for what in ("Features", "Properties")
+        )
         is_asked = self.version >= (1, 1)
         size, groups = limits.maxComputeWorkGroupSize, limits.maxComputeWorkGroupCount
         buffers = min(
@@ -323,8 +328,15 @@ class _Reader:
             max_texel_buffers=int(texel_buffers),
             max_texel_elements=int(limits.maxTexelBufferElements),
             subgroup_lanes=_lanes(subgroup) if subgroup else 0,
+            dot_products=_dot_products(dots, speeds) if dots and speeds else 0,
             max_outputs=int(buffers),
         )
+
+
+def _dot_products(features: Any, properties: Any) -> int:
+    """Return what `Caps.dot_products` says of products of packed signed bytes."""
+    is_fast = properties.integerDotProduct4x8BitPackedSignedAccelerated
+    return (1 + bool(is_fast)) * bool(features.shaderIntegerDotProduct)
 
 
 def _lanes(subgroup: Any) -> int:

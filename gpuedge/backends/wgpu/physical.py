@@ -158,5 +158,6 @@ def _caps(limits: Any, kind: int, *, has_half: bool) -> Caps:
         has_suballocation=False,
         max_texture_copies=int(copies),
         max_copied_elements=TEXTURE_ROW * side,
+        dot_products=1,  # part of WGSL; nothing says whether hardware has them
         max_outputs=int(buffers),
     )
