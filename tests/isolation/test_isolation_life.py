@@ -169,6 +169,7 @@ def test_an_interrupt_in_a_call_ends_the_worker_so_that_no_answer_goes_astray() 
     with pytest.raises(DeviceLostError) as lost:
         device.alloc(16, Usage.OUTPUT)
     assert lost.value.known == "the call was interrupted"
+    assert lost.value.is_outside  # it is held against nobody
     device.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 import gpuedge
 from gpuedge.core.errors import (
-    ClosedError,
     ConfigError,
     DTypeError,
     InputError,
@@ -214,44 +212,6 @@ def test_missing_model_and_folder(tmp_path: Path) -> None:
     for path in (tmp_path / "none.onnx", tmp_path):
         with pytest.raises(ModelError):
             gpuedge.Session(path, device="cpu")
-
-
-def test_closed_session_says_so() -> None:
-    s = session()
-    s.close()
-    s.close()
-    with pytest.raises(ClosedError):
-        s.run({"x": X})
-    with pytest.raises(ClosedError):
-        s.run_async({"x": X})
-
-
-def test_run_async_gives_results_and_errors() -> None:
-    with session() as s:
-        futures = [s.run_async({"x": X * i}) for i in range(8)]
-        bad = s.run_async({"x": X.astype(np.float64)})
-        for i, future in enumerate(futures):
-            np.testing.assert_array_equal(future.result(30)["y"], np.maximum(X * i * 2, 0))
-        with pytest.raises(DTypeError):
-            bad.result(30)
-
-
-def test_one_session_from_many_threads() -> None:
-    wrong: list[int] = []
-    with session() as s:
-
-        def work(seed: int) -> None:
-            for i in range(20):
-                x = np.full((1 + (seed + i) % 3, 3), seed * 100 + i, np.float32)
-                if not np.array_equal(s.run({"x": x})["y"], x * 2):
-                    wrong.append(seed)
-
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
 
 
 def test_repr_names_device_and_signature() -> None:
