@@ -353,11 +353,13 @@ BUSY = {
 }
 
 
-@pytest.mark.parametrize("does", BUSY.values(), ids=BUSY)
-@pytest.mark.parametrize("forked", [False, True], ids=["alone", "with a child"])
+@pytest.mark.parametrize(
+    ("does", "forked"),
+    [*((does, False) for does in BUSY), ("idle", True), ("idle, by a thread", True)],
+)
 def test_a_killed_application_leaves_no_worker(does: str, forked: bool) -> None:
     then = "pid = os.fork() if {} else 1\nif pid: print(pid, flush=True)\ntime.sleep(60)"
-    app = application(does, then.format(forked))
+    app = application(BUSY[does], then.format(forked))
     assert app.stdout is not None
     pid = int(app.stdout.readline())
     child = int(app.stdout.readline())

@@ -36,9 +36,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 from onnx_cases import CASES
 
-PARTS = 8
-"""Parts that the operators are tried in."""
-
 Feeds = dict[str, Array]
 
 
@@ -187,10 +184,9 @@ def planted(y: Array, most: Array) -> tuple[Array, tuple[int, ...]] | None:
     return made, at
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_a_planted_error_of_every_operator_and_type_is_seen(part: int) -> None:
+def test_a_planted_error_of_every_operator_and_type_is_seen() -> None:
     cpu, tried = CpuExecutor(), dict[str, list[str]]()
-    for op in list(OPERATORS)[part::PARTS]:
+    for op in OPERATORS:
         tried[op] = []
         for dtype, graph, feeds in variants(op) if op not in FOLDED else ():
             right = cpu.compile(graph).run(feeds)
@@ -207,6 +203,6 @@ def test_a_planted_error_of_every_operator_and_type_is_seen(part: int) -> None:
                 said = check.compare(feeds, {**right, name: wrong[0]}, lambda _, y=right: y)
                 assert said is not None, (op, dtype, name, wrong[1], check.note)
                 tried[op].append(dtype)
-    assert {op for op, dtypes in tried.items() if not dtypes} == FOLDED.keys() & tried.keys()
+    assert {op for op, dtypes in tried.items() if not dtypes} == FOLDED.keys()
     for op, dtypes in tried.items():  # ONNX Runtime computes few of the integer types of some
         assert op in FOLDED or {"float32", *OPERATORS[op].dtypes} & set(dtypes), op
