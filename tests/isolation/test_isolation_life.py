@@ -126,9 +126,10 @@ def test_devices_and_threads_do_not_mix_up_answers() -> None:
 
 def test_closing_does_not_wait_for_a_thread_in_a_hanging_driver() -> None:
     device = fakes.isolated("wait=hold:60")
-    pid, failed = device.pid, []
+    pid, failed, began = device.pid, [], threading.Event()
 
     def work() -> None:
+        began.set()
         try:
             fakes.run_once(device, b"abc", timeout_s=50.0)
         except DeviceLostError as error:
@@ -136,10 +137,8 @@ def test_closing_does_not_wait_for_a_thread_in_a_hanging_driver() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    while device._lock.acquire(blocking=False):  # until the thread is in its call
-        device._lock.release()
-        time.sleep(0.01)
-    time.sleep(0.2)
+    assert began.wait(20)
+    time.sleep(0.3)  # until it is in its call
     start = time.monotonic()
     device.close()
     thread.join(30.0)

@@ -167,6 +167,7 @@ def test_numbers_that_fit_are_converted(dtype: str, given: Any) -> None:
         ("float32", [True], DTypeError, "bool"),
         ("float32", [1j], DTypeError, "complex"),
         ("float32", ["1"], DTypeError, "U1"),
+        ("float32", None, DTypeError, "object"),
         ("bool", [1], DTypeError, "int64"),
         ("float32", np.float64(1), DTypeError, "float64"),
         ("int32", np.array([1.0]), DTypeError, "float64"),
