@@ -205,20 +205,20 @@ def test_full_memory_is_an_error_and_the_device_goes_on(
     fresh.close()
 
 
-def shared_memory() -> dict[str, int]:
-    """Return the bytes of each shared memory of ours that this process has open, by descriptor."""
+def shared_memory() -> dict[int, int]:
+    """Return the bytes of each shared memory of ours that this process has open, by inode."""
     found = {}
     for fd in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             if str(fd.readlink()).startswith("/memfd:gpuedge"):
-                found[fd.name] = fd.stat().st_blocks * 512
+                found[fd.stat().st_ino] = fd.stat().st_blocks * 512
     return found
 
 
 def test_memory_that_only_constants_needed_is_given_back() -> None:
     before = shared_memory()
     device = open_isolated(fakes.info())
-    own = next(iter(shared_memory().keys() - before.keys()))
+    (own,) = shared_memory().keys() - before.keys()
     data = bytes(range(256)) * (40 << 12)
     constants, out = device.alloc(len(data), Usage.OUTPUT), device.alloc(16, Usage.OUTPUT)
     device.write(constants, memoryview(data))
