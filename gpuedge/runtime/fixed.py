@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuedge.core import debug
 from gpuedge.core.errors import (
+    ClosedError,
     DeviceError,
     DeviceLostError,
     DeviceTimeoutError,
@@ -158,6 +159,10 @@ class FixedDevice:
         try:
             self._bounds = self._bounds or this.ranges(executor)
             placed = PlacedGraph(this.segments, executor, ranges=self._bounds, progress=progress)
+        except ClosedError:  # another session gave it up in this very moment
+            if not (self._is_pooled and getattr(executor, "closed", False)):
+                raise
+            return self._compile(self._open(), progress)
         except COMPILE_ERRORS as error:
             reason = reason_of(error, "compile-failed")
             is_fatal = isinstance(error, DEVICE_FATAL_ERRORS)

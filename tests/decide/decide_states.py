@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,10 +32,8 @@ def predicted(theta: float = -1.1, device: str = "vulkan:0", **more: Any) -> Dev
 
 def measured(gpu_ms: float, cpu_ms: float = 3.7, **more: Any) -> DeviceCandidate:
     """Return a GPU that was compared with the CPU path and says of itself what was measured."""
-    from math import log
-
     fields: dict[str, Any] = {
-        "phase": "ready", "belief": Belief(ppm(log(gpu_ms / cpu_ms)), ppm(0.02), 3),
+        "phase": "ready", "belief": Belief(ppm(math.log(gpu_ms / cpu_ms)), ppm(0.02), 3),
         "latency_ns": round(gpu_ms * MS),
     }  # fmt: skip
     return replace(predicted(), **{**fields, **more})
@@ -46,6 +45,19 @@ def decided(*candidates: DeviceCandidate, asked: str = "auto", **more: Any) -> D
         name: more.pop(name) for name in list(more) if name in DecisionRecord.__dataclass_fields__
     }
     return decide(DecisionRecord(asked, Policy(**more), candidates, "0.1.0", **known))
+
+
+def quadrature(mean: float, sd: float, k: float, points: int = 40_000) -> tuple[float, float]:
+    """E(k - X)+ and E(X - k)+ of X = exp(N(mean, sd)), by the trapezoidal rule."""
+    cpu = gpu = 0.0
+    step = 20.0 / points
+    for i in range(points + 1):
+        z = -10.0 + i * step
+        x = math.exp(mean + sd * z)
+        weight = step * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+        cpu += weight * max(k - x, 0.0)
+        gpu += weight * max(x - k, 0.0)
+    return cpu, gpu
 
 
 LLVMPIPE = DeviceCandidate("vulkan:0", name="llvmpipe", is_software=True)

@@ -104,7 +104,7 @@ def check(world: World) -> None:
         assert "opening" not in phases.values()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from(DEVICES)), max_size=60),
     st.integers(0, 9), st.booleans(), st.sampled_from([(), (3,), (500, 800)]),
@@ -167,7 +167,7 @@ def test_a_side_that_has_to_wait_takes_over_when_it_was_said_to() -> None:
     assert one.now >= due
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.floats(1, 40), st.floats(1, 40), st.floats(0.1, 8), st.integers(0, 99))
 def test_a_launch_is_the_same_twice_and_switches_are_capped(
     gles: float, vulkan: float, predicted: float, seed: int
@@ -185,7 +185,7 @@ def test_a_launch_is_the_same_twice_and_switches_are_capped(
         assert sum(at <= t < at + 60 * S for t in one.switched) <= DEFAULT.switches_per_minute
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.floats(1, 40), st.floats(1, 40), st.floats(0.1, 8), st.integers(0, 99),
     st.sampled_from([None, 0.006, 0.02]),

@@ -218,7 +218,7 @@ def test_model_that_is_damaged_is_dropped_and_the_rest_stays(
     assert History(tmp_path).of("m").requests == (5, 6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
     | st.sampled_from(["m", "models", "gpu"]),

@@ -79,7 +79,7 @@ def test_hostile_values_anywhere_are_refused_or_harmless(path: tuple[Any, ...]) 
         read(put(path, value))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(paths(SAVED)), st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner,

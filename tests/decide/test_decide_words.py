@@ -78,7 +78,7 @@ def above_the_fold(found: Decision) -> list[str]:
     return [lines[0], *(row.reason for row in found.rows)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(states)
 def test_every_state_is_told_by_the_rules(found: Decision) -> None:
     by_name = [row for row in found.rows if row.status == "selected"]
@@ -95,7 +95,7 @@ def test_every_state_is_told_by_the_rules(found: Decision) -> None:
     assert again == found and again.to_json() == found.to_json()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(states)
 def test_no_sentence_contradicts_its_code_or_the_choice(found: Decision) -> None:
     for row in found.rows:
@@ -121,7 +121,7 @@ def test_no_sentence_contradicts_its_code_or_the_choice(found: Decision) -> None
             assert row.status != "selected"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(10**4, 10**9), st.integers(10**4, 10**9))
 def test_ratio_is_that_of_the_times_beside_it(gpu_ns: int, cpu_ns: int) -> None:
     found = decided(measured(gpu_ns / MS, cpu_ns / MS), replace(CPU, latency_ns=cpu_ns))

@@ -11,13 +11,20 @@ import test_isolation_device as other
 from gpuedge.core.errors import DeviceTimeoutError
 from gpuedge.isolation import client
 from gpuedge.isolation import device as isolated
-from gpuedge.safety.watchdog import FLOOR_S
+
+FLOOR_S = 0.5
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a worker that is idle count as hung sooner than on a busy machine with real drivers."""
+    monkeypatch.setattr(client, "FLOOR_S", FLOOR_S)
 
 
 @pytest.mark.parametrize("does", ["build=hold:60"])
 def test_driver_that_hangs_while_it_compiles_is_given_up_by_the_watchdog(does: str) -> None:
     device = fakes.isolated(does)
-    device.limit_idle(0.5)
+    device.limit_idle(0.1)
     start = time.monotonic()
     with pytest.raises(DeviceTimeoutError, match="did not answer") as hung:
         device.build(other.BLOB, {})
@@ -27,8 +34,8 @@ def test_driver_that_hangs_while_it_compiles_is_given_up_by_the_watchdog(does: s
 
 
 def test_driver_that_computes_has_its_time() -> None:
-    device = fakes.isolated("build=compute:3")
-    device.limit_idle(0.5)
+    device = fakes.isolated("build=compute:1.2")
+    device.limit_idle(0.1)
     assert device.build(other.BLOB, {}).blob is other.BLOB
     device.close()
 
@@ -37,9 +44,9 @@ def test_driver_that_computes_has_its_time() -> None:
 def test_compiler_that_computes_has_more_time_unless_the_policy_says(
     monkeypatch: pytest.MonkeyPatch, watchdog_s: float | None
 ) -> None:
-    monkeypatch.setattr(isolated, "WORKER_BUILD_S", 1.0)
+    monkeypatch.setattr(isolated, "WORKER_BUILD_S", 0.4)
     monkeypatch.setattr(client, "STRETCH", 100.0)
-    device = fakes.isolated("build=compute:2")
+    device = fakes.isolated("build=compute:0.8")
     device.limit_idle(watchdog_s)
     if watchdog_s is None:
         assert device.build(other.BLOB, {}).blob is other.BLOB
@@ -59,7 +66,7 @@ def test_what_goes_with_a_wait_is_bounded_by_it(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_worker_may_be_idle_where_it_waits_for_a_run() -> None:
-    device = fakes.isolated("wait=sleep:3")
-    device.limit_idle(0.5)
+    device = fakes.isolated("wait=sleep:1.2")
+    device.limit_idle(0.1)
     assert fakes.run_once(device, b"abc", timeout_s=10.0) == b"abc"
     device.close()

@@ -126,9 +126,10 @@ def test_devices_and_threads_do_not_mix_up_answers() -> None:
 
 def test_closing_does_not_wait_for_a_thread_in_a_hanging_driver() -> None:
     device = fakes.isolated("wait=hold:60")
-    pid, failed = device.pid, []
+    pid, failed, began = device.pid, [], threading.Event()
 
     def work() -> None:
+        began.set()
         try:
             fakes.run_once(device, b"abc", timeout_s=50.0)
         except DeviceLostError as error:
@@ -136,10 +137,8 @@ def test_closing_does_not_wait_for_a_thread_in_a_hanging_driver() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    while device._lock.acquire(blocking=False):  # until the thread is in its call
-        device._lock.release()
-        time.sleep(0.01)
-    time.sleep(0.2)
+    assert began.wait(20)
+    time.sleep(0.3)  # until it is in its call
     start = time.monotonic()
     device.close()
     thread.join(30.0)
@@ -169,6 +168,7 @@ def test_an_interrupt_in_a_call_ends_the_worker_so_that_no_answer_goes_astray() 
     with pytest.raises(DeviceLostError) as lost:
         device.alloc(16, Usage.OUTPUT)
     assert lost.value.known == "the call was interrupted"
+    assert lost.value.is_outside  # it is held against nobody
     device.close()
 
 
@@ -352,11 +352,13 @@ BUSY = {
 }
 
 
-@pytest.mark.parametrize("does", BUSY.values(), ids=BUSY)
-@pytest.mark.parametrize("forked", [False, True], ids=["alone", "with a child"])
+@pytest.mark.parametrize(
+    ("does", "forked"),
+    [*((does, False) for does in BUSY), ("idle", True), ("idle, by a thread", True)],
+)
 def test_a_killed_application_leaves_no_worker(does: str, forked: bool) -> None:
     then = "pid = os.fork() if {} else 1\nif pid: print(pid, flush=True)\ntime.sleep(60)"
-    app = application(does, then.format(forked))
+    app = application(BUSY[does], then.format(forked))
     assert app.stdout is not None
     pid = int(app.stdout.readline())
     child = int(app.stdout.readline())

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flaky import FlakyExecutable, FlakyExecutor, FlakyPool, X, graph, result
+from faulty import FaultyPool, X, graph
 
 from gpuedge.decide import speeds
 from gpuedge.decide.policy import Policy
@@ -19,6 +19,15 @@ from gpuedge.graph.ir import Array, Graph
 from gpuedge.runtime.background import Background
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request
+
+COMPILE_S = 0.01
+"""What opening the GPU and compiling for it takes."""
+
+
+def result(compiled: CompiledModel, x: np.ndarray = X) -> np.ndarray:
+    """Return the one result of a model."""
+    (found,) = compiled.run({"x": x}).values()
+    return found
 
 
 class FakeClock:
@@ -64,31 +73,18 @@ class ScriptedCpu(CpuExecutor):
         return Timed(super().compile(segment), lambda: self._pool.spend("cpu", len(segment.nodes)))
 
 
-class ScriptedGpu(FlakyExecutor):
-    """The GPU of a scripted pool; `factor` is what its results are multiplied by."""
-
-    def __init__(self, pool: ScriptedPool, script: Any = (), **more: Any) -> None:
-        super().__init__(script, **more)
-        self.factor = pool.factor
-        self._pool = pool
-
-    def compile(self, segment: Graph, **_: object) -> Executable:
-        """Compile on the CPU; compiling and runs take the pool's time."""
-        self._pool.clock.spend(self._pool.compile_s)
-        inner = FlakyExecutable(self, CpuExecutor().compile(segment))
-        return Timed(inner, lambda: self._pool.spend(self.device, len(segment.nodes)))
-
-
-class ScriptedPool(FlakyPool):
+class ScriptedPool(FaultyPool):
     """A pool of one GPU and the CPU; `seconds` may be changed at any time.
 
     Attributes
     ----------
     seconds : dict
-        By ``cpu``, ``gpu`` or a device's name: what one run takes there, however large it is; one
-        node where `is_by_node`.
+        By ``cpu`` or ``gpu``: what one run takes there, however large it is; one node where
+        `is_by_node`.
     spent : dict
         What all runs took.
+    factor : float32
+        What results of devices that are opened from now on are multiplied by.
     """
 
     def __init__(self, clock: FakeClock, cpu_s: float, gpu_s: float, **more: Any) -> None:
@@ -97,26 +93,25 @@ class ScriptedPool(FlakyPool):
         self.seconds = {"cpu": cpu_s, "gpu": gpu_s}
         self.spent: Counter[str] = Counter(cpu=0, gpu=0)
         self.runs: Counter[str] = Counter(cpu=0, gpu=0)
-        self.compile_s = 0.01
         self.is_by_node = False
-        self.factor: float = 1.0
-        self._made_cpu = ScriptedCpu(self)
+        self.factor = np.float32(1)
+        self._scripted_cpu = ScriptedCpu(self)
 
-    def spend(self, alternative: str, nodes: int) -> None:
+    def spend(self, alternative: str, nodes: int = 1) -> None:
         """Take the time of one run."""
-        alternative = alternative if alternative in self.seconds else "gpu"
         seconds = self.seconds[alternative] * (nodes if self.is_by_node else 1)
         self.clock.spend(seconds)
         self.spent[alternative] += seconds  # type: ignore[assignment]
         self.runs[alternative] += 1
 
     def cpu(self) -> CpuExecutor:
-        return self._made_cpu
+        return self._scripted_cpu
 
     def _open_gpu(self, name: str, isolation: str) -> Executor:
-        script = self.scripts.pop(0) if self.scripts else ()
-        made = ScriptedGpu(self, script, refuses=self._refuses)
-        self.opened.append(made)
+        made = super()._open_gpu(name, isolation)
+        self.devices[-1].factor = self.factor
+        self.devices[-1].on_submit = lambda: self.spend("gpu")
+        self.clock.spend(COMPILE_S)
         return made
 
 
@@ -144,11 +139,11 @@ class World:
         self._patch.setattr(speeds, "startup_ns", lambda *_: round(startup_ms * 1e6))
 
     def auto(
-        self, pool: FlakyPool, *ops: str, policy: Policy | None = None, fallback: str = "cpu"
+        self, pool: FaultyPool, *ops: str, policy: Policy | None = None, fallback: str = "cpu"
     ) -> CompiledModel:
-        """Return a model under ``auto``; by default exact, so that the device can be told."""
+        """Return a model under ``auto``."""
         request = Request("auto", policy or Policy(), fallback)
-        return CompiledModel(graph(*(ops or ("Abs",))), request, pool, background=self.background)
+        return CompiledModel(graph(*ops), request, pool, background=self.background)
 
     def serve(
         self, compiled: CompiledModel, requests: int = 1, x: np.ndarray = X

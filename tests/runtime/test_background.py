@@ -106,23 +106,25 @@ def test_an_error_of_the_user_is_told_in_a_line(caplog: pytest.LogCaptureFixture
 
 
 def test_the_end_stops_a_job_at_its_next_rest_and_begins_no_other() -> None:
-    background, steps = Background(share=1_000.0), list[int]()
+    background, steps = Background(share=1_000.0), list[str]()
     came = threading.Event()
 
     def endless(pace: Pace) -> None:
         while True:
-            steps.append(1)
+            steps.append("step")
             busy(0.05)
             came.set()
-            pace.rest()
+            try:
+                pace.rest()
+            except StoppedError:
+                steps.append("stopped")
+                raise
 
     background.submit(BackgroundJob(endless))
     assert came.wait(10)
     background.end()
-    assert background.wait(0) and len(steps) == 1
+    assert background.wait(0) and steps == ["step", "stopped"]
     assert not background.submit(BackgroundJob(lambda _: None))
-    with pytest.raises(StoppedError):
-        Pace(1.0, background._stop).rest()
 
 
 EXIT = """

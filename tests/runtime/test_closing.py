@@ -14,27 +14,19 @@ from gpuedge.safety.blocklist import Blocklist
 CODE = """
 import atexit, signal, sys, threading, time
 sys.path.insert(0, {tests!r})
-from runtime_fakes import FakePool
-from test_watching import X, graph
-from gpuedge.backends.null import NullBackend, NullDevice
-from gpuedge.core.errors import DeviceLostError
-from gpuedge.decide.policy import Policy
-from gpuedge.executors.gpu import GpuExecutor
+from faulty import LOST, NEVER, PLAIN, X, FaultyDevice, FaultyPool, graph
 from gpuedge.safety.blocklist import Blocklist
 from gpuedge.runtime import devices
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request
-from gpuedge.runtime.devices import RetryLimits
 
 devices.DEVICE_END_S = 0.3
 
-class Marked(FakePool):
-    def _open_gpu(self, name, isolation):
-        made = super()._open_gpu(name, isolation)
-        marker = Blocklist(sys.argv[1]).begin("k", name, code="<string>")
-        marker.step("open")
-        marker.quiet()
-        return GpuExecutor(made.impl, name, marker=marker)
+def marked(name):
+    marker = Blocklist(sys.argv[1]).begin("k", name, code="<string>")
+    marker.step("open")
+    marker.quiet()
+    return marker
 
 def die():
     signal.raise_signal(signal.SIGSEGV)  # of this thread, now
@@ -50,13 +42,13 @@ def end():
     pass
 
 closing = threading.Event()
-fail = {{"submit": [DeviceLostError("Lost.")]}} if sys.argv[2] == "lost" else None
-pool = Marked(fail, limits=RetryLimits(pauses_s=(60.0,)))
-compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
-NullDevice.close = lambda self: globals()[sys.argv[3]]()
+pool = FaultyPool([LOST] if sys.argv[2] == "lost" else [], limits=NEVER)
+pool.marked_by = marked
+compiled = CompiledModel(graph(), Request("vulkan", PLAIN), pool)
+FaultyDevice.close = lambda self: globals()[sys.argv[3]]()
 if sys.argv[2] != "close":
     atexit.register(pool.end)
-compiled.run(X)
+compiled.run({{"x": X}})
 if sys.argv[2] == "close":
     pool.close()
 if sys.argv[2] == "lost":

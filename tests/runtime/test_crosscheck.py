@@ -41,14 +41,21 @@ CASES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Caches by driver, so that each is probed once."""
+    return tmp_path_factory.mktemp("crosscheck")
+
+
 def healths(
     name: str, storage: str, folder: Path, networks: int, code: str = CHILD
 ) -> dict[str, dict[str, Any]]:
     """Run networks (of the conformance suite) three times, each run compared."""
     require(name)
-    environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(folder)}
-    probing = [sys.executable, "-m", "gpuedge", "probe", "--deadline", "60"]
-    subprocess.run(probing, env=environ, check=True, capture_output=True, timeout=120)
+    environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(folder / name)}
+    if not (folder / name).exists():
+        probing = [sys.executable, "-m", "gpuedge", "probe", "--deadline", "60"]
+        subprocess.run(probing, env=environ, check=True, capture_output=True, timeout=120)
     done = subprocess.run(
         [sys.executable, "-c", code, FARM[name].device, storage, str(networks)],
         env=environ, capture_output=True, text=True, check=False, timeout=240,
@@ -59,9 +66,9 @@ def healths(
 
 
 @pytest.mark.parametrize(("name", "storage"), CASES)
-def test_a_right_driver_passes_every_network(name: str, storage: str, tmp_path: Path) -> None:
+def test_a_right_driver_passes_every_network(name: str, storage: str, folder: Path) -> None:
     networks = 2 if storage == "fixed16" else 100  # of which nothing is compared
-    found = healths(name, storage, tmp_path, networks)
+    found = healths(name, storage, folder, networks)
     assert len(found) == 4 if storage == "fixed16" else len(found) >= 16
     for network, health in found.items():
         assert health["state"] == "ok", network
@@ -102,9 +109,9 @@ print(json.dumps(found))
 
 
 @pytest.mark.parametrize("name", DRIVERS)
-def test_operands_that_nothing_is_promised_about_are_no_drift(name: str, tmp_path: Path) -> None:
+def test_operands_that_nothing_is_promised_about_are_no_drift(name: str, folder: Path) -> None:
     """Denormal numbers, which these drivers take for zero or worse, and the sine of 3e38."""
-    found = healths(name, "float32", tmp_path, 0, ODD)
+    found = healths(name, "float32", folder, 0, ODD)
     assert len(found) == 4
     for op, health in found.items():
         assert health["state"] == "ok", (op, health)
@@ -132,8 +139,8 @@ print(json.dumps(found))
 
 
 @pytest.mark.parametrize("name", DRIVERS)
-def test_a_right_driver_passes_quantised_networks(name: str, tmp_path: Path) -> None:
-    found = healths(name, "float32", tmp_path, 0, QUANTISED)
+def test_a_right_driver_passes_quantised_networks(name: str, folder: Path) -> None:
+    found = healths(name, "float32", folder, 0, QUANTISED)
     assert len(found) >= 8
     for network, health in found.items():
         assert health["state"] == "ok", (network, health)

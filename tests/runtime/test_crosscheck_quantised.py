@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from flaky import FlakyExecutable, FlakyPool
+from faulty import GPU, FaultyPool
 from usual_nets import Net
 
 from gpuedge import quantize
 from gpuedge.decide.policy import Policy
+from gpuedge.executors.base import Executable
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
@@ -168,21 +169,52 @@ def test_a_cast_moves_by_one_where_an_integer_is_near() -> None:
 # -- sessions --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def shifting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device whose results are off by five times their largest number."""
+class ShiftedRun:
+    """A segment whose results are off by five times their largest number."""
 
-    def shifted(self: FlakyExecutable, inputs: Any) -> Feeds:
-        made = self._inner.run(inputs)  # without the trace that other tests need
+    def __init__(self, inner: Executable) -> None:
+        self.inner, self.rows, self.close = inner, inner.rows, inner.close
+
+    def run(self, inputs: Mapping[str, Array]) -> Feeds:
+        """Compute, and be wrong."""
+        made = self.inner.run(inputs)
         return {n: y + (5 * np.abs(y).max()).astype(y.dtype) for n, y in made.items()}
 
-    monkeypatch.setattr(FlakyExecutable, "run", shifted)
+
+class CpuAsGpu(CpuExecutor):
+    """A GPU that computes any network, on the CPU in truth; wrong if it is told to."""
+
+    device, isolation = GPU, "inline"
+    closed = False
+
+    def __init__(self, *, is_wrong: bool) -> None:
+        super().__init__()
+        self.is_wrong = is_wrong
+
+    def compile(self, segment: Graph, **_: object) -> Executable:
+        """Compile for the CPU."""
+        made = super().compile(segment)
+        return ShiftedRun(made) if self.is_wrong else made
+
+    def retire(self) -> None:
+        """Let nothing start any more."""
+        self.closed = True
 
 
-@pytest.mark.usefixtures("shifting")
+class CpuPool(FaultyPool):
+    """A pool with such a GPU."""
+
+    def __init__(self, *, is_wrong: bool = True) -> None:
+        super().__init__()
+        self.is_wrong = is_wrong
+
+    def _open_gpu(self, name: str, isolation: str) -> CpuAsGpu:
+        return CpuAsGpu(is_wrong=self.is_wrong)
+
+
 def test_a_quantised_model_on_a_wrong_device_is_answered_by_the_cpu() -> None:
     graph, feeds = network(3)
-    compiled = CompiledModel(graph, Request("vulkan", Policy(crosscheck=1.0)), FlakyPool())
+    compiled = CompiledModel(graph, Request("vulkan", Policy(crosscheck=1.0)), CpuPool())
     (name,) = graph.outputs
     np.testing.assert_array_equal(compiled.run(feeds)[name], answer(graph, feeds)[name])
     health = compiled.health()
@@ -190,7 +222,7 @@ def test_a_quantised_model_on_a_wrong_device_is_answered_by_the_cpu() -> None:
     assert health.state == "demoted" and "1 differed" in str(health)
 
 
-def gated(graph: Graph, pool: FlakyPool) -> Passed | Refused:
+def gated(graph: Graph, pool: CpuPool) -> Passed | Refused:
     """Return what a device comes to on the way of `auto` to it."""
     request = Request("auto", Policy(crosscheck=1 / 256))
     model = ShapedModel(lambda: graph)
@@ -198,39 +230,36 @@ def gated(graph: Graph, pool: FlakyPool) -> Passed | Refused:
 
 
 def test_a_right_device_passes_the_gates_of_auto() -> None:
-    found = gated(network(3)[0], FlakyPool())
+    found = gated(network(3)[0], CpuPool(is_wrong=False))
     assert isinstance(found, Passed)
     assert found.placed.check is not None and found.placed.check.note == ""
     found.placed.close_all()
 
 
-@pytest.mark.usefixtures("shifting")
 def test_the_gates_say_what_they_could_not_compare(caplog: pytest.LogCaptureFixture) -> None:
     kind = TensorType("float32", (2, 3))
     nodes = (Node("RandomNormalLike", ("x",), ("y",)),)
     graph = Graph(nodes, ("x",), ("y",), {"x": kind, "y": kind})
     with caplog.at_level(logging.INFO, "gpuedge"):
-        found = gated(graph, FlakyPool())
+        found = gated(graph, CpuPool())
     assert isinstance(found, Passed)
     assert "not compared with the CPU: no error bound for RandomNormalLike" in caplog.text
     found.placed.close_all()
 
 
-@pytest.mark.usefixtures("shifting")
 def test_the_gates_of_auto_refuse_it(caplog: pytest.LogCaptureFixture) -> None:
     graph, _ = network(3)
-    pool = FlakyPool()
+    pool = CpuPool()
     assert isinstance(gated(graph, pool), Refused)
     assert "differ from the CPU's" in caplog.text
     assert pool.device("vulkan:0").state.health == "demoted"
 
 
-@pytest.mark.usefixtures("shifting")
 def test_health_and_explain_say_what_is_not_compared() -> None:
     kind = TensorType("float32", (2, 3))
     nodes = (Node("RandomNormalLike", ("x",), ("y",)),)
     graph = Graph(nodes, ("x",), ("y",), {"x": kind, "y": kind})
-    compiled = CompiledModel(graph, Request("vulkan", Policy(crosscheck=1.0)), FlakyPool())
+    compiled = CompiledModel(graph, Request("vulkan", Policy(crosscheck=1.0)), CpuPool())
     compiled.run({"x": np.ones((2, 3), np.float32)})
     health = compiled.health()
     assert (health.crosschecks, health.crosschecks_failed) == (1, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from runtime_fakes import FakePool
+from faulty import FaultyPool
 from single_node import single
 
 from gpuedge.core import debug
@@ -21,7 +21,7 @@ def test_each_level_adds_its_lines(
 ) -> None:
     monkeypatch.setenv("GPUEDGE_DEBUG", str(level))
     graph = single("Relu", {"x": TensorType("float32", (4,))}, {})
-    CompiledModel(graph, Request("vulkan"), FakePool()).run({"x": np.ones(4, np.float32)})
+    CompiledModel(graph, Request("vulkan"), FaultyPool()).run({"x": np.ones(4, np.float32)})
     said = capsys.readouterr().err
     assert [mark in said for mark in MARKS] == [i < level for i in range(4)]
     assert bool(said) == bool(level)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from faulty import FaultyPool
 from onnx import TensorProto, helper
 from onnx_models import model, value, weight
-from session_fakes import taken_by_sessions
 
 import gpuedge
 from gpuedge.core.errors import UnsupportedOpError
@@ -97,8 +98,8 @@ ON_CPU = {
 
 
 @pytest.mark.parametrize("name", ON_CPU)
-def test_left_to_the_cpu(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken_by_sessions(monkeypatch)
+def test_left_to_the_cpu(name: str, take: Callable[[FaultyPool], FaultyPool]) -> None:
+    take(FaultyPool())
     given = {v.name: np.ones([d.dim_value for d in v.type.tensor_type.shape.dim], np.float32)
              for v in ON_CPU[name].graph.input}  # fmt: skip
     policy = gpuedge.Policy(crosscheck=0)  # the GPU only pretends

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from runtime_fakes import row
+from faulty import row
 
 import gpuedge
 from gpuedge import backends, device

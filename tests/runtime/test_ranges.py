@@ -9,10 +9,10 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from faulty import FaultyPool
 from onnx import helper
 from onnx_models import model, value, weight
 from planrun import TEXTURES, PlanExecutor, plan_device
-from runtime_fakes import FakePool
 
 import gpuedge
 from gpuedge.core.errors import ConfigError, DriverError, InputError, NotFiniteError, ShapeError
@@ -124,7 +124,7 @@ def test_what_the_cpu_cannot_measure_is_kept_exactly(caplog: pytest.LogCaptureFi
 
 
 def compiled_on(executor: PlanExecutor, policy: Policy = FIXED, **more: Any) -> CompiledModel:
-    return CompiledModel(gemm(), Request("plan", policy, executor=executor), FakePool(), **more)
+    return CompiledModel(gemm(), Request("plan", policy, executor=executor), FaultyPool(), **more)
 
 
 def test_first_inputs_calibrate_and_later_ones_may_widen() -> None:
@@ -169,7 +169,7 @@ def test_driver_that_refuses_wider_bounds_is_left_to_the_cpu_or_an_error(
 ) -> None:
     executor = PlanExecutor(TEXTURES)
     request = Request("plan", FIXED, fallback, executor)
-    compiled = CompiledModel(gemm(), request, FakePool())
+    compiled = CompiledModel(gemm(), request, FaultyPool())
     compiled.run(feed())
     monkeypatch.setattr(executor, "compile", Mock(side_effect=DriverError("Refused.")))
     wide = feed(4.0)
@@ -183,7 +183,7 @@ def test_driver_that_refuses_wider_bounds_is_left_to_the_cpu_or_an_error(
     assert compiled.health().state == "demoted" and "Refused" in compiled.health().reason
 
 
-class PlanPool(FakePool):
+class PlanPool(FaultyPool):
     """A pool whose GPU is run by the interpreter."""
 
     def __init__(self) -> None:

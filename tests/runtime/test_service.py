@@ -26,7 +26,14 @@ CHILD = Path(__file__).with_name("service_child.py")
 CAMPAIGN = ROOT / "tools" / "loss_campaign.py"
 ENDS_S = 120.0
 VULKAN, GLES = "vulkan-lavapipe", "gles31-llvmpipe"
-BOTH = [VULKAN, pytest.param(GLES, marks=pytest.mark.long)]
+
+
+def long(*values: str) -> Any:
+    """Return a case that only the long tests try."""
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
+BOTH = [VULKAN, long(GLES)]
 
 Run = Callable[..., dict[str, Any]]
 
@@ -102,14 +109,14 @@ def test_worker_that_stands_still_is_given_up_by_the_watchdog(run: Run, name: st
 @pytest.mark.parametrize(
     ("mode", "isolation", "fault", "code"),
     [
-        ("faulty", "inline", "lost@submit:40", "device-lost"),
-        ("faulty", "process", "lost@submit:40", "device-lost"),
-        ("faulty", "inline", "oom-device@submit:40", "out-of-memory"),
+        long("faulty", "inline", "lost@submit:40", "device-lost"),
+        long("faulty", "process", "lost@submit:40", "device-lost"),
+        long("faulty", "inline", "oom-device@submit:40", "out-of-memory"),
         ("faulty", "inline", "code-999@submit:40", "run-failed"),
         ("faulty", "process", "segv@submit:40", "worker-died"),
         ("faulty-pieces", "process", "hang@submit:40", "device-hung"),
         ("faulty-pieces", "inline", "lost@submit:41", "device-lost"),
-        ("faulty-pieces", "process", "segv@submit:41", "worker-died"),
+        long("faulty-pieces", "process", "segv@submit:41", "worker-died"),
     ],
 )
 def test_fault_of_a_driver_is_answered_by_the_cpu(
@@ -120,7 +127,7 @@ def test_fault_of_a_driver_is_answered_by_the_cpu(
     assert found["slowest_s"] < 60
 
 
-@pytest.mark.parametrize("fault", ["hang@submit:40", "hang@compile:1"])
+@pytest.mark.parametrize("fault", [long("hang@submit:40"), "hang@compile:1"])
 def test_driver_that_hangs_in_its_worker_is_answered_by_the_cpu(run: Run, fault: str) -> None:
     found = run(VULKAN, "faulty", "process", fault)
     assert codes(found) == ["device-hung"] and found["state"] == "ok"
@@ -128,8 +135,8 @@ def test_driver_that_hangs_in_its_worker_is_answered_by_the_cpu(run: Run, fault:
     assert found["opened_s"] < 60  # three, for compiling
 
 
-@pytest.mark.parametrize("what", ["slow", "pieces"])
-@pytest.mark.parametrize("isolation", ["inline", pytest.param("process", marks=pytest.mark.long)])
+@pytest.mark.parametrize("what", [long("slow"), "pieces"])
+@pytest.mark.parametrize("isolation", ["inline", long("process")])
 def test_run_that_takes_long_is_not_given_up_while_there_is_progress(
     run: Run, isolation: str, what: str
 ) -> None:
@@ -138,7 +145,8 @@ def test_run_that_takes_long_is_not_given_up_while_there_is_progress(
     assert (found["state"], found["failed"], found["on_device"]) == ("ok", 0, 1)
 
 
-@pytest.mark.parametrize("isolation", ["inline", pytest.param("process", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("isolation", ["inline", "process"])
 def test_campaign_of_losses(tmp_path: Path, isolation: str) -> None:
     out = tmp_path / "loss.json"
     command = [

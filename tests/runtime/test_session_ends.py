@@ -64,7 +64,7 @@ if {closes}:
 
 def test_the_session_goes_on_after_a_run_that_was_given_up() -> None:
     done = ended("""
-session = gpuedge.Session(loop(1_500, 256), device="cpu")
+session = gpuedge.Session(loop(500, 256), device="cpu")
 try:
     session.run({"x": x}, timeout_s=0.1)
 except gpuedge.GpuEdgeError as error:
@@ -75,9 +75,7 @@ print(session.run({"x": x})["y"].sum(), session.health.state)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-@pytest.mark.parametrize(
-    "leave", ["sys.exit(3)", "raise SystemExit(3)", "del session; sys.exit(3)"]
-)
+@pytest.mark.parametrize("leave", ["sys.exit(3)", "del session; sys.exit(3)"])
 def test_a_child_forked_after_a_run_ends_with_its_own_status(leave: str) -> None:
     """What ONNX Runtime holds would be destroyed there without its threads."""
     done = ended(f"""
@@ -93,44 +91,3 @@ while (found := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < unti
 print(found[0] == pid, os.waitstatus_to_exitcode(found[1]) if found[0] else os.kill(pid, 9))
 """)
     assert (done.returncode, done.stdout.split()) == (0, ["True", "3"]), done.stderr
-
-
-@pytest.mark.parametrize("how", ["died", "hung"])
-def test_a_worker_that_fails_while_it_opens_leaves_the_session_to_the_cpu(how: str) -> None:
-    import numpy as np
-    from flaky import DIED, PLAIN, FlakyPool, X, cpu, graph, result
-
-    from gpuedge.core.errors import DeviceError, DeviceTimeoutError
-    from gpuedge.runtime.compiled import CompiledModel
-    from gpuedge.runtime.request import Request
-
-    failure = DIED if how == "died" else DeviceTimeoutError("The worker did not answer: SIGSEGV.")
-    for fallback in ("cpu", "error"):
-        pool = FlakyPool(opening=[failure] * 4)
-        request = Request("vulkan", PLAIN, fallback, isolation="process")
-        if fallback == "error":
-            with pytest.raises(DeviceError):
-                CompiledModel(graph("Exp"), request, pool)
-        else:
-            made = CompiledModel(graph("Exp"), request, pool)
-            np.testing.assert_array_equal(result(made, X), cpu())
-            assert made.executor.device == "cpu"
-            assert "SIGSEGV" in str(made.decision)
-
-
-def test_every_operator_that_a_device_cannot_run_is_named() -> None:
-    from flaky import PLAIN, FlakyPool, graph
-
-    from gpuedge.core.errors import UnsupportedOpError
-    from gpuedge.runtime.compiled import CompiledModel
-    from gpuedge.runtime.request import Request
-
-    pool = FlakyPool(refuses=["Abs", "Neg"])
-    with pytest.raises(UnsupportedOpError) as caught:
-        CompiledModel(graph("Abs", "Exp", "Neg"), Request("vulkan", PLAIN, "error"), pool)
-    assert "Abs" in caught.value.what and "Neg" in caught.value.what
-    assert "no kernel for Abs" in str(caught.value.known)
-    with pytest.raises(UnsupportedOpError) as caught:
-        CompiledModel(graph(*["Abs"] * 50), Request("vulkan", PLAIN, "error"), pool)
-    assert "and 42 nodes more" in caught.value.what
-    assert all(f"'Abs/{i}'" in str(caught.value) for i in range(50))

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flaky import until
-from runtime_fakes import FakePool
+from faulty import PLAIN, FaultyPool, until
 
 from gpuedge.backends.null import NullBackend, NullDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
@@ -29,7 +28,7 @@ from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request
-from gpuedge.safety.watchdog import MOST_S, RUN_LIMIT_S, Watchdog, percentile
+from gpuedge.safety.watchdog import Watchdog
 
 X = {"x": np.ones(4, np.float32)}
 
@@ -71,43 +70,8 @@ def null(executor: GpuExecutor) -> NullDevice:
     return executor.impl
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 99, 100, 101, 128, 500])
-@pytest.mark.parametrize("share", [50, 90, 99])
-def test_percentile_is_numpys(count: int, share: int) -> None:
-    times = sorted(np.random.default_rng(count).exponential(size=count).tolist())
-    assert percentile(times, share) == np.percentile(times, share, method="inverted_cdf")
-
-
-def test_watchdog_begins_generously_and_never_goes_below_two_seconds() -> None:
-    dog = Watchdog()
-    assert dog.limit_s == RUN_LIMIT_S == 60
-    for _ in range(300):
-        dog.note(0.001)
-    assert dog.limit_s == 2.0
-
-
-def test_watchdog_is_ten_times_the_99th_percentile_of_the_last_runs() -> None:
-    dog = Watchdog()
-    for _ in range(128):
-        dog.note(0.5)
-    assert dog.limit_s == 5.0
-    dog.note(3.0)  # one of 128 is above the percentile
-    for _ in range(31):
-        dog.note(0.5)
-    assert dog.limit_s == 5.0
-    for _ in range(128):
-        dog.note(0.7)
-    assert dog.limit_s == pytest.approx(7.0)
-    for _ in range(128):
-        dog.note(30.0)
-    assert dog.limit_s == 300.0  # slow runs are no hang
-    for _ in range(128):
-        dog.note(3000.0)
-    assert dog.limit_s == dog.most_s == MOST_S
-
-
 def test_watchdog_of_the_policy_stays() -> None:
-    pool = FakePool()
+    pool = FaultyPool()
     compiled = CompiledModel(
         graph(), Request("vulkan", Policy(crosscheck=0.0, watchdog_s=0.25)), pool
     )
@@ -131,10 +95,12 @@ def test_first_run_has_a_minute_and_later_ones_two_seconds() -> None:
 LATE = DeviceTimeoutError("Too slow.")
 
 
-def opened_as(isolation: str = "inline", *, is_software: bool, late: int) -> GpuExecutor:
-    """Return a device whose first waits end too early, so many."""
+def opened_as(
+    isolation: str = "inline", *later: GpuEdgeError, is_software: bool, late: int
+) -> GpuExecutor:
+    """Return a device whose first waits end too early, so many, and later ones too."""
     caps = replace(VULKAN_MINIMUM, is_software=is_software)
-    backend = NullBackend(caps, fail={"wait": [LATE] * late})
+    backend = NullBackend(caps, fail={"wait": [*[LATE] * late, None, *later]})
     impl = backend.open(backend.enumerate(backend.candidates({})[0])[0])
     return GpuExecutor(impl, "vulkan:0", isolation=isolation)
 
@@ -180,32 +146,31 @@ def test_first_run_has_ten_times_what_is_predicted(monkeypatch: pytest.MonkeyPat
 
 
 def test_models_are_predicted_for_their_device() -> None:
-    pool = FakePool({"wait": [LATE]})
+    pool = FaultyPool(fail={"wait": [LATE]})
     big = GraphBuilder()
     x = big.input("x", TensorType("float32", (2048, 2048)))
     for _ in range(32):
         x = big.add("MatMul", [x, x])
     big.output(x)
-    compiled = CompiledModel(big.build(), Request("vulkan", Policy(crosscheck=0.0)), pool)
+    compiled = CompiledModel(big.build(), Request("vulkan", PLAIN), pool)
     (part,) = compiled.parts
     dog = part.executable.watchdog  # type: ignore[union-attr]
     assert dog.limit_s == 60.0 < dog.patience_s
 
 
 def test_worker_that_computes_has_more_time_in_its_first_run() -> None:
-    executor = opened_as("process", is_software=False, late=2)
+    executor = opened_as("process", LATE, is_software=False, late=2)
     null(executor).was_alive = True  # type: ignore[attr-defined]
     made = executor.compile(graph())
     made.run(X)  # its driver compiles
     assert waits(executor) == 3
-    null(executor)._fail["wait"] = iter([LATE])
     with pytest.raises(DeviceTimeoutError):
         made.run(X)
     assert waits(executor) == 4
 
 
 def test_what_waits_for_a_run_is_as_patient_as_its_watchdog() -> None:
-    compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), FakePool())
+    compiled = CompiledModel(graph(), Request("vulkan", PLAIN), FaultyPool())
     watch = compiled.watch(0.5)
     assert (watch.limit_s, watch.most_s) == (60.5, 600.5)
     executor = compiled.executor
@@ -215,14 +180,14 @@ def test_what_waits_for_a_run_is_as_patient_as_its_watchdog() -> None:
     watch = compiled.watch(0.5)
     assert (watch.limit_s, watch.most_s) == (200.5, 2000.5)
     fixed = Request("vulkan", Policy(crosscheck=0.0, watchdog_s=3.0))
-    watch = CompiledModel(graph(), fixed, FakePool()).watch(0.5)
+    watch = CompiledModel(graph(), fixed, FaultyPool()).watch(0.5)
     assert (watch.limit_s, watch.most_s) == (3.5, None)
 
 
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_three_slow_requests_are_no_reason_to_leave_a_device(is_slow: bool) -> None:
-    pool = FakePool({"wait": [LATE] if is_slow else LATE})  # its work ends later, or never
-    compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
+    pool = FaultyPool(fail={"wait": [LATE] if is_slow else LATE})  # its work ends later, or never
+    compiled = CompiledModel(graph(), Request("vulkan", PLAIN), pool)
     for failed in range(1, 6 if is_slow else 4):
         compiled.run(X)
         assert compiled.health().failed == failed
@@ -335,20 +300,16 @@ def test_giving_back_does_not_wait_for_a_thread_that_is_stuck() -> None:
 EXIT = """
 import sys, threading, time
 sys.path.insert(0, {tests!r})
-from runtime_fakes import FakePool
-from test_watching import X, graph
-from gpuedge.core.errors import DeviceLostError
-from gpuedge.decide.policy import Policy
+from faulty import LOST, PLAIN, X, FaultyPool, graph
 from gpuedge.runtime import devices
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.devices import RetryLimits
 devices.DEVICE_END_S = 0.2
-lost = DeviceLostError("Lost.")
-pool = FakePool({{"submit": [lost]}}, limits=RetryLimits(pauses_s=({pause},)))
+pool = FaultyPool([LOST], limits=RetryLimits(pauses_s=({pause},)))
 import atexit
 atexit.register(pool.end)
-compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
+compiled, inputs = CompiledModel(graph(), Request("vulkan", PLAIN), pool), {{"x": X}}
 {then}
 print("end", flush=True)
 """
@@ -357,10 +318,10 @@ print("end", flush=True)
 @pytest.mark.parametrize(
     ("pause", "then"),
     [
-        (60.0, "compiled.run(X)"),  # a recovery waits
-        (0.0, "pool.gate.clear(); compiled.run(X); time.sleep(0.2)"),  # a child is at work
+        (60.0, "compiled.run(inputs)"),  # a recovery waits
+        (0.0, "pool.gate.clear(); compiled.run(inputs); time.sleep(0.2)"),  # a child is at work
         (60.0, "pool.devices[0].close = lambda: time.sleep(60)"),  # closing hangs
-        (60.0, "pool.devices[0].close = lambda: time.sleep(60); compiled.run(X)"),
+        (60.0, "pool.devices[0].close = lambda: time.sleep(60); compiled.run(inputs)"),
         (
             60.0,
             "lock = compiled.executor.lock; held = threading.Event()\n"
@@ -385,5 +346,5 @@ def test_policy_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NullDevice, "limit_idle", lambda self, s: told.append(s), raising=False)
     for watchdog_s, isolation in ((3.5, "process"), (None, "process"), (4.5, "inline")):
         policy = Policy(crosscheck=0.0, watchdog_s=watchdog_s)
-        CompiledModel(graph(), Request("vulkan", policy, isolation=isolation), FakePool())
+        CompiledModel(graph(), Request("vulkan", policy, isolation=isolation), FaultyPool())
     assert told == [3.5, None]

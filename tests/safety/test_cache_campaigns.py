@@ -20,12 +20,12 @@ from gpuedge.safety import store  # noqa: E402
 
 
 def test_damaged_files_are_never_believed() -> None:
-    summary = cache_fuzz.fuzz(6_000, 7)
+    summary = cache_fuzz.fuzz(2_000, 7)
     assert summary["is_good"], summary["faults"]
-    assert summary["blobs"] == 6_000
+    assert summary["blobs"] == 2_000
     assert len(summary["formats"]) == 5
     for name, counts in summary["formats"].items():
-        assert counts["refused"] > 500, name
+        assert counts["refused"] > 150, name
         assert "wrongly believed" not in counts
         assert {d.__name__ for d in cache_fuzz.DAMAGES} <= set(counts)
 

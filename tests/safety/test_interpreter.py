@@ -41,6 +41,13 @@ def test_the_command_runs_a_module_with_this_gpuedge(tmp_path: Path) -> None:
     assert "No module named 'gpuedge.probing.nothing'" in done.stderr
 
 
+def is_taken(program: Path) -> bool:
+    """Say whether a process that was started as this program starts its children with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(program))
+        return interpreter.interpreter() == str(program)
+
+
 @pytest.mark.parametrize(
     ("name", "is_known"),
     [
@@ -55,18 +62,16 @@ def test_a_program_is_known_by_its_name(tmp_path: Path, name: str, is_known: boo
     program = tmp_path / name
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    assert interpreter._is_python(str(program)) is is_known
+    assert is_taken(program) is is_known
 
 
 def test_a_name_is_not_enough(tmp_path: Path) -> None:
-    assert not interpreter._is_python(str(tmp_path / "python3"))
+    assert not is_taken(tmp_path / "python3")
     (tmp_path / "python3").mkdir()
-    assert not interpreter._is_python(str(tmp_path / "python3"))
+    assert not is_taken(tmp_path / "python3")
     (tmp_path / "python").write_text("")
     (tmp_path / "python").chmod(0o644)
-    assert os.access(tmp_path / "python", os.X_OK) is interpreter._is_python(
-        str(tmp_path / "python")
-    )
+    assert is_taken(tmp_path / "python") is os.access(tmp_path / "python", os.X_OK)
 
 
 @pytest.mark.parametrize("given", ["", None, "/usr/bin/uwsgi", "/bin/false"])

@@ -71,7 +71,7 @@ def test_a_session_opens_after_an_interrupted_import(at: str, model: str) -> Non
     assert done.stdout.split("\n") == ["interrupted True", "[0.0, 2.0, 0.0]", ""], done.stderr
 
 
-@pytest.mark.parametrize("at", MIDDLES)
+@pytest.mark.parametrize("at", MIDDLES[:2])
 def test_the_command_is_interrupted_and_not_broken(at: str, model: str) -> None:
     package = at.partition(".")[0]
     call = f"""
