@@ -15,7 +15,6 @@ from update_fakes import (
     contents,
     database,
     honest,
-    in_use,
     newest_target,
     refused,
     serving,
@@ -43,7 +42,16 @@ def test_signed_hash_that_leads_elsewhere(world: World, honest: None) -> None:
         signed.targets[bundle.NAME].hashes = {"sha256": "../../../../other"}
 
     world.forge({"targets": lie})
-    assert world.update().code in {"malformed", "unreachable"} and in_use() == 2
+    refused(world, "malformed")
+
+
+def test_target_without_a_hash_we_trust(world: World, honest: None) -> None:
+    world.publish(3)
+    data = newest_target(world).read_bytes()
+    made = TargetFile.from_data(bundle.NAME, data, ["md5"])
+    made.unrecognized_fields["custom"] = {"db_version": 3}
+    world.forge({"targets": lambda signed: setattr(signed, "targets", {bundle.NAME: made})})
+    refused(world, "malformed")
 
 
 @pytest.mark.parametrize(
