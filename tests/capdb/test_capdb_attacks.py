@@ -21,7 +21,6 @@ import pytest
 from capdb import signing
 from tuf.api.metadata import DelegatedRole, Delegations, MetaFile
 from update_fakes import (
-    PAST,
     ROLES,
     World,
     bundle_of,
@@ -60,11 +59,6 @@ def test_repository_of_somebody_else(world: World, honest: None) -> None:
     other = World(world.folder / "other")
     other.publish(9)
     refused(world, "signature", other.repository)
-
-
-def test_metadata_without_signatures(world: World, honest: None) -> None:
-    world.forge({}, {"targets": []})
-    refused(world, "signature")
 
 
 # endless data
@@ -202,13 +196,6 @@ def test_database_offered_by_a_delegated_role(world: World) -> None:
     refused(world, "no-target")
 
 
-def test_new_targets_with_an_old_bundle(world: World, honest: None) -> None:
-    old = newest_target(world).read_bytes()
-    world.publish(3)
-    newest_target(world).write_bytes(old)
-    refused(world, "mismatch")
-
-
 def test_files_of_two_databases_in_one_bundle(world: World, honest: None) -> None:
     files = contents(database(world.folder / "database", 3))
     other = contents(database(world.folder / "other", 3, "another state"))
@@ -244,14 +231,6 @@ def test_other_database_of_the_same_version(world: World, honest: None) -> None:
 
 
 # indefinite freeze
-
-
-def test_expired_metadata(world: World, honest: None) -> None:
-    def expire(signed: Any) -> None:
-        signed.expires = PAST
-
-    world.forge({"snapshot": expire})
-    assert "snapshot" in refused(world, "expired")
 
 
 def test_mirror_that_stands_still(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

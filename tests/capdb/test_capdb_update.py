@@ -84,36 +84,6 @@ def test_packaged_database_that_is_newer_than_the_offer(world: World) -> None:
     assert world.update().code == "updated" and in_use() == 8
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "gone", "added"])
-def test_installed_database_that_is_damaged(world: World, damage: str) -> None:
-    world.publish(3)
-    assert world.update().code == "updated"
-    path = place.folder() / "names.json"
-    data = path.read_bytes()
-    if damage == "gone":
-        shutil.rmtree(place.folder())
-    elif damage == "added":
-        (place.folder() / "entries" / "any").mkdir(parents=True)
-        (place.folder() / "entries" / "any" / "arm.json").write_text("{}")
-    else:
-        path.write_bytes(data[:-1] if damage == "cut" else bytes([data[0] ^ 1]) + data[1:])
-    assert in_use() == 2  # the last that was known to be good
-    outcome = world.update()
-    assert (outcome.code, outcome.before, outcome.db_version) == ("updated", 2, 3)
-    assert in_use() == 3
-    assert contents(place.folder()) == contents(world.folder / "database")
-
-
-def test_both_installed_databases_damaged(world: World) -> None:
-    world.publish(3)
-    world.update()
-    for version in installed.current():
-        assert version is not None
-        (version.path / "names.json").write_text("")
-    assert in_use() == 1
-    assert world.update().code == "updated" and in_use() == 3
-
-
 @pytest.mark.parametrize("name", ["current.json", "updates.json"])
 @pytest.mark.parametrize("text", ["", "{}", "[" * 9999, '{"body": {}}'])
 def test_damaged_records(world: World, cache: Path, name: str, text: str) -> None:
@@ -212,12 +182,6 @@ def test_root_with_a_broken_signature(world: World) -> None:
     world.root.write_text(json.dumps(document))
     with pytest.raises(UpdateError, match="do not have the signatures"):
         world.update()
-
-
-@pytest.mark.parametrize("source", ["ftp://host/x", "https://", "http://host/?x", "s3://bucket"])
-def test_source_that_is_no_mirror(world: World, source: str) -> None:
-    with pytest.raises(UpdateError, match="cannot be used"):
-        world.update(source)
 
 
 # pins, rollback

@@ -15,9 +15,9 @@ import pytest
 from capdb import signing
 from capdb_rows import row, write
 from somebody import as_somebody, reachable
-from update_fakes import World, cache, in_use, refused, serving, world
+from update_fakes import World, cache, contents, in_use, refused, serving, world
 
-from gpuedge.capdb import database, lookup
+from gpuedge.capdb import database, lookup, place
 from gpuedge.capdb.updates import bundle, installed
 from gpuedge.capdb.updates.update import rollback, update
 from gpuedge.core.errors import UpdateError
@@ -36,28 +36,43 @@ def empty_folder(folder: Path) -> None:
         shutil.rmtree(found) if found.is_dir() else found.unlink()
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        empty_folder,
-        lambda folder: (folder / "database.json").unlink(),
-        lambda folder: (folder / "database.json").write_bytes(
-            (folder / "database.json").read_bytes() + b" "
-        ),
-        lambda folder: (folder / "classes.json").unlink(),
-    ],
-)
+def changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Return what changes a file of a folder."""
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def one_more(folder: Path) -> None:
+    (folder / "entries" / "any").mkdir(parents=True)
+    (folder / "entries" / "any" / "arm.json").write_text("{}")
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "gone": shutil.rmtree,
+    "empty": empty_folder,
+    "no envelope": lambda folder: (folder / "database.json").unlink(),
+    "another envelope": changed("database.json", lambda data: data + b" "),
+    "no table": lambda folder: (folder / "classes.json").unlink(),
+    "cut": changed("names.json", lambda data: data[:-1]),
+    "flip": changed("names.json", lambda data: bytes([data[0] ^ 1]) + data[1:]),
+    "added": one_more,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_installed_update_that_is_not_what_was_installed_is_passed_over(
-    world: World, damage: Callable[[Path], object]
+    world: World, damage: str
 ) -> None:
     world.publish(3)
     assert world.update().code == "updated"
     now, before = installed.current()
-    damage(lying(now))
-    assert in_use() == 2
-    damage(lying(before))
+    DAMAGES[damage](lying(now))
+    assert in_use() == 2  # the last that was known to be good
+    DAMAGES[damage](lying(before))
     assert in_use() == 1
-    assert world.update().db_version == 3  # and it is mended by the next update
+    outcome = world.update()
+    assert (outcome.code, outcome.before, outcome.db_version) == ("updated", 1, 3)
+    assert in_use() == 3
+    assert contents(place.folder()) == contents(world.folder / "database")
 
 
 def test_installed_update_that_a_newer_gpuedge_understood_is_passed_over_whole(
@@ -132,7 +147,8 @@ def test_cache_folder_that_cannot_be_written_is_not_called_busy(
     [
         ("http://[::1", "IPv6"), ("https://[::1/x", "IPv6"), ("~nouser-at-all/mirror", "home"),
         (Path("~nouser-at-all/mirror"), "home"), ("", "empty"), (" ", "empty"),
-        ("ftp://x/", "http"),
+        ("ftp://x/", "http"), ("https://", "host"), ("http://host/?x", "?x"),
+        ("s3://bucket", "http"),
     ],
 )  # fmt: skip
 def test_source_that_is_no_mirror(world: World, source: Any, why: str) -> None:

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 from cli_fakes import BAD, GOOD
 
-from gpuedge import backends, lang
+from gpuedge import backends
 from gpuedge.backends.base import Candidate
 from gpuedge.cli.main import main
 from gpuedge.core import config
-from gpuedge.core.errors import KernelError
-from gpuedge.plan import library
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.probing.verdicts import Keys, Store
 from gpuedge.safety import paths
@@ -148,19 +146,6 @@ def test_kernels_show_spirv_is_a_module(capsys: pytest.CaptureFixture[str]) -> N
     assert body["nbytes"] % 4 == 0
     assert bytes.fromhex(body["code"])[:4] == b"\x03\x02\x23\x07"
     assert [t["access"] for t in body["tensors"]].count("write") == 1
-
-
-@pytest.mark.parametrize("dialect", lang.PRINTERS)
-def test_every_kernel_prints_in_every_dialect_that_can_say_it(dialect: str) -> None:
-    for name, text in library.texts().items():
-        kernel = lang.load(text, filename=name)
-        is_beyond = kernel.form == "group" and dialect in {"essl300", "essl300_single", "essl100"}
-        has_dots = "dot4(" in text and dialect not in {"spirv", "wgsl"}
-        if is_beyond or has_dots:
-            with pytest.raises(KernelError):
-                lang.print_kernel(kernel, dialect)
-        else:
-            assert lang.print_kernel(kernel, dialect).code, name
 
 
 # --- probe

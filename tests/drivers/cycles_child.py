@@ -23,7 +23,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 WARM_UP = 200
-"""Cycles before the first count: pools of drivers and of the interpreter fill until then."""
+"""Cycles before the first count: pools of drivers and of the interpreter fill until then. Of fewer
+cycles, half: memory is not judged by them.
+"""
 
 KINDS = ("Buffer", "Framebuffer", "Program", "Shader", "Texture")
 """Objects of OpenGL ES 2.0 and later that a name can belong to."""
@@ -154,14 +156,15 @@ def moderngl_context(bare: Any) -> None:
 def main(who: str, level: str, cycles: int) -> None:
     """Run the cycles and print the counts."""
     seen: dict[str, Any] = {}
+    warm_up = min(WARM_UP, cycles // 2)
     once = ours(level, seen) if who == "ours" else bare(level)
-    for _ in range(WARM_UP):
+    for _ in range(warm_up):
         once()
     before = counts()
-    for _ in range(cycles - WARM_UP):
+    for _ in range(cycles - warm_up):
         once()
     seen.pop("_gl", None)
-    body = {"before": before, "after": counts(), "cycles": cycles - WARM_UP, "seen": seen}
+    body = {"before": before, "after": counts(), "cycles": cycles - warm_up, "seen": seen}
     if level == "wgpu":
         import wgpu
 

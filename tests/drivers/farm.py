@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,14 +154,27 @@ def environment_of(name: str) -> dict[str, str]:
     return {**os.environ, **chosen.environment()}
 
 
+def cache(name: str) -> Path:
+    """Return a cache folder that children of a configuration share in one run of the tests.
+
+    So each driver is probed once, whichever worker asks first. It is for children that compute:
+    what crashes a driver, or looks at its verdict, has a folder of its own.
+    """
+    folder = Path(tempfile.gettempdir()) / f"cache-of-{name}"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def answer(
     child: Path | str, name: str, *arguments: object, timeout: float = 280, **variables: object
 ) -> str:
     """Return what a program of the tests prints about the device of a configuration.
 
-    It gets the device and further arguments; `variables` are added to its environment.
+    It gets the device and further arguments; `variables` are added to its environment. Its cache
+    folder is the configuration's.
     """
     require(name)
+    variables = {"GPUEDGE_CACHE_DIR": cache(name), **variables}
     environ = environment_of(name) | {key: str(value) for key, value in variables.items()}
     done = subprocess.run(
         [sys.executable, str(child), EVERY[name].device, *map(str, arguments)],

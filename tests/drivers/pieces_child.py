@@ -1,9 +1,10 @@
 """Random graphs as one submission and as one per pass, and progress of long work.
 
-Usage: python pieces_child.py LEVEL SEEDS
+Usage: python pieces_child.py LEVEL GRAPHS FIRST
 
-Prints one JSON document: how many graphs ran, how many passes they had, the seeds whose results
-differ, and how often a long run told of progress. The environment chooses the driver.
+Runs so many graphs of more than one pass, from a seed on. Prints one JSON document: how many ran,
+how many passes they had, the seeds whose results differ, and how often a long run told of progress.
+The environment chooses the driver.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import sys
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,11 @@ from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import TensorType
 
 
-def compare(executor: GpuExecutor, seeds: int, body: dict[str, Any]) -> None:
+def compare(executor: GpuExecutor, graphs: int, first: int, body: dict[str, Any]) -> None:
     """Run random graphs whole and pass by pass, and note what differs in any bit."""
-    for seed in range(seeds):
+    for seed in count(first):
+        if body["graphs"] == graphs:
+            return
         _, case = random_case(seed)
         graph = graph_of(case)
         if any(executor.supports(node, graph) for node in graph.nodes):
@@ -59,11 +63,11 @@ def compare(executor: GpuExecutor, seeds: int, body: dict[str, Any]) -> None:
 
 def long(executor: GpuExecutor, body: dict[str, Any]) -> None:
     """Run a product of matrices that is long for its pieces, and count how often it told."""
-    side, count = (512 if "group" in executor.caps.forms else 128), 24
+    side, products = (256 if "group" in executor.caps.forms else 128), 24
     builder = GraphBuilder()
     x = builder.input("x", TensorType("float32", (side, side)))
     y = x
-    for _ in range(count):
+    for _ in range(products):
         y = builder.add("MatMul", [y, x])
     builder.output(y)
     executable = executor.compile(builder.build())
@@ -78,7 +82,7 @@ def long(executor: GpuExecutor, body: dict[str, Any]) -> None:
     for _ in range(3):  # slow, slow again and cut, in pieces
         (result,) = executable.run(feeds).values()
     wanted = np.arange(side)
-    for _ in range(count + 1):
+    for _ in range(products + 1):
         wanted = order[wanted]
     body["right"] = bool((result == np.eye(side, dtype=np.float32)[wanted]).all())
     body["pieces"], before = len(executable.recordings), executable.watchdog.pieces_done
@@ -87,17 +91,17 @@ def long(executor: GpuExecutor, body: dict[str, Any]) -> None:
     executable.close()
 
 
-def main(level: str, seeds: int) -> None:
+def main(level: str, graphs: int, first: int) -> None:
     """Open the first device of a level, try it and print what was found."""
     backend = backends.load(level)
     info = backend.enumerate(next(iter(backend.candidates(os.environ))))[0]
     executor = GpuExecutor(backend.open(info), level)
     body: dict[str, Any] = {"graphs": 0, "passes": 0, "different": []}
-    compare(executor, seeds, body)
+    compare(executor, graphs, first, body)
     long(executor, body)
     executor.close()
     print(json.dumps(body))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from farm import FARM, environment_of
+from farm import FARM, cache, environment_of
 
 CHILD = Path(__file__).with_name("products_child.py")
 HIDING = Path(__file__).with_name("no_vnni.c")
@@ -33,22 +33,22 @@ def places() -> tuple[str, ...]:
     return (*PROCESSORS, *((HIDDEN,) if can_hide() else ()), *LEVELS)
 
 
-def computed(name: str, folder: Path) -> dict[str, Any]:
-    """Return what the child prints of one of them; `folder` takes its cache."""
-    environ, arguments = dict(os.environ), ["cpu"]
+def computed(name: str, folder: Path, first: int = 0, step: int = 1) -> dict[str, Any]:
+    """Return what the child prints of every `step`-th case; `folder` takes a processor's cache."""
+    environ, device, how = {**os.environ, "GPUEDGE_CACHE_DIR": str(folder)}, "cpu", list[str]()
     if name in FARM:
-        environ, arguments = environment_of(name), [FARM[name].device]
+        environ = environment_of(name) | {"GPUEDGE_CACHE_DIR": str(cache(name))}
+        device = FARM[name].device
     elif name == HIDDEN:
         library = folder / "no_vnni.so"
         subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, HIDING], check=True)
         environ["LD_PRELOAD"] = str(library)
     elif name != PROCESSORS[0]:
-        arguments.append(name)
-    environ["GPUEDGE_CACHE_DIR"] = str(folder)
+        how = [name]
+    command = [sys.executable, str(CHILD), device, str(first), str(step), *how]
     done = subprocess.run(
-        [sys.executable, str(CHILD), *arguments], env=environ, capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
+        command, env=environ, capture_output=True, text=True, timeout=300, check=False
+    )
     if done.returncode:
         raise RuntimeError(done.stderr[-4000:])
     found: dict[str, Any] = json.loads(done.stdout)

@@ -1,8 +1,9 @@
 """The conformance cases on every configuration of the driver farm, as a device farm runs them.
 
 One run of the command for each configuration, in processes with that configuration's environment.
-Every day twelve configurations run a share each, together half of the cases; `make conformance`, a
-part of `make release-check`, runs every case on every configuration.
+Every day twelve configurations run a share each, together a quarter of the cases and another
+quarter on the next day; `make conformance`, a part of `make release-check`, runs every case on
+every configuration.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import daily
 import pytest
-from farm import EXTRA, FARM, environment_of, require
+from farm import EXTRA, FARM, cache, environment_of, require
 
 from gpuedge.conformance.catalogue import everything, shard_of
 from gpuedge.conformance.results import Results, read
@@ -31,8 +33,14 @@ DAILY = (
 )  # fmt: skip
 """Every level, driver and way of keeping numbers."""
 
-SHARES = {name: (i, 2 * len(DAILY)) for i, name in enumerate(DAILY, 1)}
-"""Which of how many shards a configuration runs every day."""
+DAYS = 4
+"""So many days it takes until the configurations together have run every case."""
+
+
+def share(name: str, day: int) -> tuple[int, int]:
+    """Return which of how many shards a configuration runs on a day."""
+    return 1 + DAILY.index(name) + day * len(DAILY), DAYS * len(DAILY)
+
 
 LEAST = 0.6
 """So much of its cases every configuration has to pass; the others may need what it lacks."""
@@ -47,7 +55,7 @@ def run(name: str, shard: tuple[int, int], folder: Path) -> Results:
     require(name)
     environ = {
         **environment_of(name),
-        "GPUEDGE_CACHE_DIR": str(folder / "cache"),
+        "GPUEDGE_CACHE_DIR": str(cache(name)),
         "XDG_RUNTIME_DIR": str(folder),
     }
     rows, log = folder / "rows.jsonl", folder / "log"
@@ -101,12 +109,14 @@ def check_driver(name: str, found: Results) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", DAILY)
 def test_a_share_of_the_cases(name: str, tmp_path: Path) -> None:
-    check(name, SHARES[name], run(name, SHARES[name], tmp_path))
+    shard = share(name, daily.turn(DAYS))
+    check(name, shard, run(name, shard, tmp_path))
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", DAILY)
-def test_a_share_of_the_other_half(name: str, tmp_path: Path) -> None:
-    shard = (SHARES[name][0] + len(DAILY), 2 * len(DAILY))
-    check(name, shard, run(name, shard, tmp_path))
+def test_the_shares_of_other_days(name: str, tmp_path: Path) -> None:
+    for day in set(range(DAYS)) - {daily.turn(DAYS)}:
+        (tmp_path / str(day)).mkdir()
+        check(name, share(name, day), run(name, share(name, day), tmp_path / str(day)))

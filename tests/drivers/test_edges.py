@@ -262,7 +262,7 @@ LEVELS = ("cpu", "vulkan-swiftshader", pytest.param("gles31-llvmpipe", marks=pyt
 
 
 @pytest.mark.parametrize("name", LEVELS)
-def test_arrays_of_every_awkward_kind(name: str, tmp_path: Path) -> None:
+def test_arrays_of_every_awkward_kind(name: str) -> None:
     """Strides, alignment, byte order, read-only or shared memory, subclasses, changes meanwhile."""
     configuration = farm.FARM.get(name)
     if configuration is not None:
@@ -272,7 +272,7 @@ def test_arrays_of_every_awkward_kind(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", str(ARRAYS), device],
         capture_output=True, text=True, timeout=280, check=False,
-        env={**environment, "GPUEDGE_CACHE_DIR": str(tmp_path)},
+        env={**environment, "GPUEDGE_CACHE_DIR": str(farm.cache(name))},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)

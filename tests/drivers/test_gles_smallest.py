@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import daily
 import farm
 import pytest
 
@@ -13,8 +14,21 @@ pytestmark = pytest.mark.driver
 SCRIPT = Path(__file__).with_name("gles_smallest.py")
 
 
-@pytest.mark.parametrize("level", ["gles20", "gles30", "gles31"])
-def test_every_operation_fits(level: str) -> None:
+LEVELS = ("gles20", "gles30", "gles31")
+
+
+def test_every_operation_fits() -> None:
+    """On one level each day."""
+    check(LEVELS[daily.turn(len(LEVELS))])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_operation_fits_everywhere(level: str) -> None:
+    check(level)
+
+
+def check(level: str) -> None:
     configuration = f"{level}-llvmpipe"
     farm.require(configuration)
     done = subprocess.run(

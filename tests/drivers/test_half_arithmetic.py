@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import daily
 import pytest
-from farm import FARM, environment_of, require
+from farm import FARM, cache, environment_of, require
 
 from gpuedge.plan.library import variants
 
@@ -35,17 +36,17 @@ with gpuedge.Session(sys.argv[2], device="auto", policy=policy) as session:
 """
 
 
-def run(name: str, folder: Path, *command: str) -> str:
+def run(name: str, *command: str) -> str:
     require(name)
-    environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(folder), "COLUMNS": "400"}
+    environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(cache(name)), "COLUMNS": "400"}
     done = subprocess.run([sys.executable, *command], env=environ, capture_output=True, text=True,
                           timeout=280, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 
 
-def check(name: str, folder: Path, seeds: int) -> None:
-    found = json.loads(run(name, folder, str(CHILD), str(seeds), FARM[name].device))
+def check(name: str, seeds: int) -> None:
+    found = json.loads(run(name, str(CHILD), str(seeds), FARM[name].device))
     sums = ("conv2d", "dwconv2d", "conv_transpose2d", "matmul")
     unused = {"conv2d_px4", "matmul_map", "matmul_rows", "matmul_tile"}
     served = [
@@ -67,16 +68,16 @@ def check(name: str, folder: Path, seeds: int) -> None:
     assert found["other"] == []  # every rounding is the one to nearest
 
 
-@pytest.mark.parametrize("name", OFFER)
-def test_known_answers_and_networks(name: str, tmp_path: Path) -> None:
-    check(name, tmp_path, 10)
+def test_known_answers_and_networks() -> None:
+    """On one of the two each day."""
+    check(OFFER[daily.turn(len(OFFER))], 10)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", OFFER)
-def test_many_networks(name: str, tmp_path: Path) -> None:
-    check(name, tmp_path, 300)
+def test_many_networks(name: str) -> None:
+    check(name, 300)
 
 
 @pytest.mark.parametrize("name", LACK)
@@ -89,7 +90,7 @@ def test_a_device_without_it_is_refused_and_auto_says_so(name: str, tmp_path: Pa
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, tmp_path / "relu.onnx")
     device = FARM[name].device
-    said = run(name, tmp_path, "-c", ASKING, device, str(tmp_path / "relu.onnx"))
+    said = run(name, "-c", ASKING, device, str(tmp_path / "relu.onnx"))
     refused, _, explained = said.partition("explained:")
     why = f"the {device} level offers no float16 arithmetic on this device"
     assert "GE-303" in refused and why in refused and "Policy(arithmetic='float16')" in refused

@@ -23,16 +23,12 @@ pytestmark = pytest.mark.driver
 ONES = np.ones(64, np.float32)
 
 
-def test_environment_is_restored(
-    vulkan_candidate: Candidate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_environment_is_restored_where_no_driver_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("VK_DRIVER_FILES", "/nowhere.json")
-    monkeypatch.setenv("VK_ADD_DRIVER_FILES", "/elsewhere.json")
     monkeypatch.delenv("VK_ICD_FILENAMES", raising=False)
     before = dict(os.environ)
-    info = load("vulkan").enumerate(vulkan_candidate)[0]
-    load("vulkan").open(info).close()
-    assert dict(os.environ) == before
     manifest = tmp_path / "bad.json"
     library = tmp_path / "libbad.so"
     library.write_text("not a library")
@@ -51,17 +47,6 @@ def test_two_drivers_are_open_at_once(lavapipe: Candidate, swiftshader: Candidat
         np.testing.assert_array_equal(add_on(device, ONES, ONES), 2 * ONES)
     for device in devices:
         device.close()
-
-
-def test_device_that_changed_places_is_refused(lavapipe: Candidate, swiftshader: Candidate) -> None:
-    backend = load("vulkan")
-    info = backend.enumerate(lavapipe)[0]
-    for wrong in (
-        DeviceInfo(swiftshader, 0, info.identity, True),
-        DeviceInfo(lavapipe, 7, info.identity, True),
-    ):
-        with pytest.raises(Exception, match="GE-405"):
-            backend.open(wrong)
 
 
 def reason(manifest: Path, library: str) -> str:

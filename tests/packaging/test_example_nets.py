@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import daily
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -153,8 +154,21 @@ def seen() -> tuple[Array, Array]:
 
 
 @pytest.mark.driver
+def test_an_example_shows_what_the_network_computes(tmp_path: Path, cache: Path) -> None:
+    """One of them each day."""
+    check_example(list(NETS)[daily.turn(len(NETS))], tmp_path, cache)
+
+
+@pytest.mark.driver
+@pytest.mark.long
 @pytest.mark.parametrize("name", NETS)
-def test_an_example_shows_what_the_network_computes(name: str, tmp_path: Path, cache: Path) -> None:
+def test_every_example_shows_what_the_network_computes(
+    name: str, tmp_path: Path, cache: Path
+) -> None:
+    check_example(name, tmp_path, cache)
+
+
+def check_example(name: str, tmp_path: Path, cache: Path) -> None:
     """On a GPU: the picture, and how far it is from ONNX Runtime."""
     require("vulkan-lavapipe")
     variables = FARM["vulkan-lavapipe"].environment()

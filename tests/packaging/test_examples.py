@@ -37,7 +37,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def run(script: str, *arguments: object, cwd: Path, cache: Path, **extra: str) -> str:
+def run(script: str | Path, *arguments: object, cwd: Path, cache: Path, **extra: str) -> str:
     environment = {**os.environ, "GPUEDGE_CACHE_DIR": str(cache), "NO_COLOR": "1", **extra}
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / script, *map(str, arguments)],
@@ -69,20 +69,31 @@ def test_examples_are_numbered_without_gaps() -> None:
     assert [int(p.name[:2]) for p in NUMBERED] == list(range(1, len(NUMBERED) + 1))
 
 
-ELSEWHERE = ("01", "02", "05", "08", "09", "10", "11", "12")
-"""Examples that other tests run with drivers, and look at what they print."""
+@pytest.mark.parametrize("name", ["06_policy.py", "07_database.py"])
+def test_example_runs(name: str, tmp_path: Path, cache: Path) -> None:
+    """Other tests run the others with drivers, and look at what they print."""
+    assert run(name, cwd=tmp_path, cache=cache)
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in NUMBERED if p.name[:2] not in ELSEWHERE], ids=lambda p: p.stem
-)
-def test_example_runs(path: Path, tmp_path: Path, cache: Path) -> None:
-    assert run(path.name, cwd=tmp_path, cache=cache)
+IN_TURN = """
+import contextlib, os, runpy, sys
+for path in sys.argv[1:]:
+    sys.argv = [path]
+    sys.path[0] = os.path.dirname(path)
+    with open(os.path.basename(path) + ".out", "w") as out, contextlib.redirect_stdout(out):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            assert not end.code, (path, end)
+"""
+"""Examples one after the other in one process: what takes a second to import is imported once."""
 
 
-@pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
-def test_example_runs_without_any_driver(path: Path, tmp_path: Path, cache: Path) -> None:
-    assert run(path.name, cwd=tmp_path, cache=cache, **HIDDEN)
+def test_every_example_runs_without_any_driver(tmp_path: Path, cache: Path) -> None:
+    program = tmp_path / "in_turn.py"
+    program.write_text(IN_TURN)
+    run(program, *NUMBERED, cwd=tmp_path, cache=cache, **HIDDEN)
+    assert [p.stem for p in NUMBERED if not (tmp_path / f"{p.name}.out").stat().st_size] == []
 
 
 def test_arrays_are_right_everywhere(tmp_path: Path, cache: Path) -> None:
@@ -95,7 +106,7 @@ def test_arrays_are_right_everywhere(tmp_path: Path, cache: Path) -> None:
 
 
 def test_photo_is_what_scipy_makes_of_it(tmp_path: Path, cache: Path) -> None:
-    run("03_photo.py", "cpu", tmp_path, cwd=tmp_path, cache=cache)
+    run("03_photo.py", "auto", tmp_path, cwd=tmp_path, cache=cache)
     picture = pixels(tmp_path / "flower.png")
     source = photo.load_photo("flower.jpg").astype(np.float64)[:, 0]
     blur, sharp, across, down = (
@@ -143,7 +154,7 @@ def test_example_without_its_packages_says_what_to_install(name: str, tmp_path: 
 
 
 def test_onnx_example_reads_what_onnxruntime_reads(tmp_path: Path, cache: Path) -> None:
-    lines = run("04_onnx.py", "cpu", cwd=tmp_path, cache=cache).splitlines()
+    lines = run("04_onnx.py", cwd=tmp_path, cache=cache).splitlines()
     _, _, images, labels = train_digits.load_split()
     session = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
     wanted = session.run(["probabilities"], {"image": images[:10]})[0].argmax(axis=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -26,6 +27,23 @@ from gpuedge.safety.store import load_sealed, save_sealed
 def five(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five fake drivers."""
     monkeypatch.setenv("PROBE_FAKES", "ok absent segv discrete wrong")
+
+
+STORES: list[Path] = []
+"""Where the cache folder of the first probe of the fakes is kept for all tests of this session."""
+
+
+@pytest.fixture
+def probed(five: None, fakes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The five, all of them probed and remembered."""
+    if STORES:
+        shutil.copytree(STORES[0], fakes, dirs_exist_ok=True)
+    else:
+        assert summary(probe()) == EXPECTED
+        STORES.append(tmp_path_factory.mktemp("probed") / "store")
+        shutil.copytree(fakes, STORES[0])
+    assert started(fakes) == ONCE
+    return fakes
 
 
 def summary(report: ProbeReport) -> list[tuple[str, str, str]]:
@@ -51,34 +69,31 @@ def test_every_candidate_has_a_row_and_a_reason() -> None:
     assert [r.device for r in report.devices] == ["fake:1", "fake:0"]
 
 
-def test_second_probe_starts_no_child(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = probe()
+def test_second_probe_starts_no_child(probed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refuse(*_: object) -> None:
         raise AssertionError("a child was started")
 
     monkeypatch.setattr(run, "probe_all", refuse)
     second = probe()
-    assert summary(second) == summary(first)
-    assert started(fakes) == ONCE
+    assert summary(second) == EXPECTED
+    assert started(probed) == ONCE
     assert all(r.is_cached for r in second.tried)
     crashed = second.tried[2]
     assert "cached" in crashed.reason
     assert "refresh=True" in crashed.reason
 
 
-def test_refresh_probes_again(fakes: Path) -> None:
-    probe()
+def test_refresh_probes_again(probed: Path) -> None:
     report = probe(refresh=True)
-    assert started(fakes) == ONCE * 2
+    assert started(probed) == ONCE * 2
     assert not any(r.is_cached for r in report.tried)
 
 
-def test_only_what_is_new_is_probed(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe()
+def test_only_what_is_new_is_probed(probed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROBE_FAKES", "ok ok@2 wrong")
     report = probe()
-    assert started(fakes) == ONCE + 1
+    assert started(probed) == ONCE + 1
     assert [r.is_cached for r in report.tried] == [True, False, True]
 
 
@@ -87,34 +102,30 @@ def test_only_what_is_new_is_probed(fakes: Path, monkeypatch: pytest.MonkeyPatch
     [("PROBE_STAMP", "2"), ("MESA_LOADER_DRIVER_OVERRIDE", "zink"), ("VK_INSTANCE_LAYERS", "x")],
 )
 def test_change_of_driver_or_its_variables_probes_again(
-    fakes: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+    probed: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
-    probe()
     monkeypatch.setenv(variable, value)
     probe()
-    assert started(fakes) == ONCE * 2
+    assert started(probed) == ONCE * 2
 
 
-def test_unrelated_variable_changes_nothing(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe()
+def test_unrelated_variable_changes_nothing(probed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDITOR", "ed")
     monkeypatch.setenv("FAKE_DRIVER", "set by every candidate itself")
     probe()
-    assert started(fakes) == ONCE
+    assert started(probed) == ONCE
 
 
-def test_new_library_version_probes_again(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe()
+def test_new_library_version_probes_again(probed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuedge.__version__", "9.9.9")
     probe()
-    assert started(fakes) == ONCE * 2
+    assert started(probed) == ONCE * 2
 
 
-def test_new_hardware_probes_again(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe()
+def test_new_hardware_probes_again(probed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuedge.safety.machine.hardware", lambda: ["/dev/dri/card7"])
     probe()
-    assert started(fakes) == ONCE * 2
+    assert started(probed) == ONCE * 2
 
 
 def test_longer_deadline_asks_a_hung_driver_again(
@@ -169,19 +180,17 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_store_is_rebuilt(fakes: Path, damage: str) -> None:
-    probe()
-    path = store_file(fakes)
+def test_damaged_store_is_rebuilt(probed: Path, damage: str) -> None:
+    path = store_file(probed)
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
     assert summary(probe()) == EXPECTED
-    assert started(fakes) == ONCE * 2
+    assert started(probed) == ONCE * 2
     assert summary(probe()) == EXPECTED
-    assert started(fakes) == ONCE * 2
+    assert started(probed) == ONCE * 2
 
 
-def test_sealed_nonsense_is_rebuilt(fakes: Path) -> None:
-    probe()
-    path = store_file(fakes)
+def test_sealed_nonsense_is_rebuilt(probed: Path) -> None:
+    path = store_file(probed)
     body = load_sealed(path, verdicts.SCHEMA)
     assert body is not None
     nonsense = [None, 3, {}, {"rows": 1}, {"rows": [{}], "when": "x"}]
@@ -189,7 +198,7 @@ def test_sealed_nonsense_is_rebuilt(fakes: Path) -> None:
         body["entries"][key] = nonsense[i % len(nonsense)]
     assert save_sealed(path, verdicts.SCHEMA, body)
     assert summary(probe()) == EXPECTED
-    assert started(fakes) == ONCE * 2
+    assert started(probed) == ONCE * 2
 
 
 @pytest.mark.parametrize("place", ["file", "file/inside"])
@@ -373,12 +382,11 @@ def finish(program: subprocess.Popen[str]) -> tuple[list[tuple[str, ...]], list[
     return [tuple(r) for r in rows], heavy
 
 
-def test_cached_probe_imports_nothing_heavy(fakes: Path) -> None:
-    probe()
+def test_cached_probe_imports_nothing_heavy(probed: Path) -> None:
     rows, heavy = finish(start_program(live=False))
     assert rows == EXPECTED
     assert heavy == []
-    assert started(fakes) == ONCE
+    assert started(probed) == ONCE
 
 
 def test_two_processes_at_once(fakes: Path) -> None:
