@@ -23,7 +23,8 @@ class Caps:
     `max_storage_buffers` and `max_storage_buffer_bytes` bound the tensors of a kernel and the size
     of one (16 bytes per texel of float32) on every level, whatever they are kept in. Kernels may
     read `max_texel_buffers` of them as texel buffers of `max_texel_elements` texels, and
-    `max_texture_copies` of them of copies in textures or images, of `max_copied_elements` texels.
+    `max_texture_copies` of them as textures or images of `max_copied_elements` texels, which are
+    copies unless `has_texture_views`: then textures share the memory of the buffers.
     `max_outputs`: tensors one kernel can write. `subgroup_lanes`: invocations of a subgroup, where
     a kernel may take a value from a constant one of them; else 0. `map_texels`: neighbouring
     texels that an invocation of a map kernel computes, from a multiple of so many on.
@@ -62,6 +63,7 @@ class Caps:
     subgroup_lanes: int = 0
     max_texture_copies: int = 0
     max_copied_elements: int = 0
+    has_texture_views: bool = False
     max_outputs: int = 1
     map_texels: int = 1
     is_finite_only: bool = False
