@@ -23,7 +23,8 @@ class Caps:
     `max_storage_buffers` and `max_storage_buffer_bytes` bound the tensors of a kernel and the size
     of one (16 bytes per texel of float32) on every level, whatever they are kept in. Kernels may
     read `max_texel_buffers` of them as texel buffers of `max_texel_elements` texels, and
-    `max_texture_copies` of them of copies in textures or images, of `max_copied_elements` texels.
+    `max_texture_copies` of them as textures or images of `max_copied_elements` texels, which are
+    copies unless `has_texture_views`: then textures share the memory of the buffers.
     `max_outputs`: tensors one kernel can write. `dot_products`: 2 where kernels may multiply packed
     bytes and the driver says that its hardware does so, 1 where it does not say so; else 0.
     `subgroup_lanes`: invocations of a subgroup, where
@@ -65,6 +66,7 @@ class Caps:
     dot_products: int = 0
     max_texture_copies: int = 0
     max_copied_elements: int = 0
+    has_texture_views: bool = False
     max_outputs: int = 1
     map_texels: int = 1
     is_finite_only: bool = False

@@ -73,19 +73,19 @@ TEXEL_KINDS: Final = frozenset(READ_AS.values())
 TEXTURE: Final = "texture"
 HALF_TEXTURE: Final = "texture_f16"
 COPIED_AS: Final = {BUFFER: TEXTURE, HALF_BUFFER: HALF_TEXTURE}
-"""What a kernel may read a tensor of a buffer as, too: a texture that the device copies the same
-bytes to beforehand, texel after texel in rows of `TEXTURE_ROW`."""
+"""What a kernel may read a tensor of a buffer as, too: a texture of the same bytes, texel after
+texel in rows of `TEXTURE_ROW`. WebGPU copies them beforehand; on Vulkan both share memory."""
 IMAGE: Final = "image"
 HALF_IMAGE: Final = "image_f16"
 LOADED_AS: Final = {BUFFER: IMAGE, HALF_BUFFER: HALF_IMAGE}
-"""The same copy, of which kernels load texels past the units for textures: a storage texture."""
+"""Such a copy, of which kernels load texels past the units for textures: a storage texture."""
 IMAGE_KINDS: Final = frozenset(LOADED_AS.values())
 TEXTURE_KINDS: Final = frozenset(COPIED_AS.values()) | IMAGE_KINDS
-"""What is only read, of a copy."""
+"""What is only read, of a texture."""
 TEXTURE_SHIFT: Final = 11
 TEXTURE_ROW: Final = 1 << TEXTURE_SHIFT
-"""Texels of a row of such a copy: a width that all devices of WebGPU have, those over OpenGL, too
-(the limits of its compatibility mode and more)."""
+"""Texels of a row of it: a width that all devices of WebGPU have, those over OpenGL, too (the
+limits of its compatibility mode and more), and all of Vulkan (4096)."""
 LAYERS: Final = {"essl300": 4}
 """Layers of the textures of a dialect, if not 1: OpenGL ES 3.0 draws to at least four. They are a
 multiple of all `StorageKind.units`."""

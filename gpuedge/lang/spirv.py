@@ -16,7 +16,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuedge.core.kernel import KernelBlob
-from gpuedge.core.storage import HALF_BUFFER, TEXEL_KINDS
+from gpuedge.core.storage import (
+    COPIED_AS,
+    HALF_BUFFER,
+    READ_AS,
+    TEXTURE_ROW,
+    TEXTURE_SHIFT,
+)
 from gpuedge.lang import spirv_module as s
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BUILTINS, TANH_LIMIT
@@ -51,6 +57,7 @@ _OPERATORS = {
     "precision": (s.CONVERT_F_TO_F, 0, 0),  # a cast between float and half
 }
 _U_MIN, _F_CLAMP, _PACK_HALF, _UNPACK_HALF = 38, 43, 58, 62
+_LOD = 2  # an image operand: the level of detail that follows
 _ROLE = {kind: {"int": 1, "bool": 2}.get(base, 0) for kind, base in t.BASE.items()}
 
 
@@ -66,7 +73,9 @@ class _Printer:
         self.kernel = kernel
         self.storage = storage
         self.halves = {name for name, kind in storage.items() if kind == HALF_BUFFER}
-        self.texels = {name for name, kind in storage.items() if kind in TEXEL_KINDS}
+        textures, fetched = COPIED_AS.values(), (*READ_AS.values(), *COPIED_AS.values())
+        self.textures = {name for name, kind in storage.items() if kind in textures}
+        self.texels = {name for name, kind in storage.items() if kind in fetched}
         self.module = s.Module()
         self.functions: dict[str, int] = {}
         self.inputs: dict[int, int] = {}  # built-in inputs, listed by the entry point
@@ -125,16 +134,19 @@ class _Printer:
 
     def _tensor(self, tensor: t.Tensor) -> int:
         m = self.module
-        variable = self._texel_buffer() if tensor.name in self.texels else self._buffer(tensor)
+        is_fetched = tensor.name in self.texels
+        variable = self._image(tensor.name) if is_fetched else self._buffer(tensor)
         m.decorate(variable, s.DESCRIPTOR_SET, 0)
         m.decorate(variable, s.BINDING, tensor.binding)
         m.name(variable, tensor.name)
         return variable
 
-    def _texel_buffer(self) -> int:
-        m = self.module
-        kind = m.pointer(s.UNIFORM_CONSTANT, m.texel_buffer())
-        return m.declare_typed(s.VARIABLE, kind, s.UNIFORM_CONSTANT)
+    def _image(self, name: str) -> int:
+        kind = self.module.pointer(s.UNIFORM_CONSTANT, self._image_type(name))
+        return self.module.declare_typed(s.VARIABLE, kind, s.UNIFORM_CONSTANT)
+
+    def _image_type(self, name: str) -> int:
+        return self.module.texture() if name in self.textures else self.module.texel_buffer()
 
     def _buffer(self, tensor: t.Tensor) -> int:
         m = self.module
@@ -439,7 +451,12 @@ class _Printer:
         variable, zero = self.tensors[tensor.name], self._number(0)
         if tensor.name in self.texels:
             image = self._load_image(tensor.name, variable)
-            return self._op(s.IMAGE_FETCH, "vec4", image, index)
+            if tensor.name not in self.textures:
+                return self._op(s.IMAGE_FETCH, "vec4", image, index)
+            x = self._op(s.BITWISE_AND, "int", index, self._number(TEXTURE_ROW - 1))
+            y = self._op(s.SHIFT_RIGHT, "int", index, self._number(TEXTURE_SHIFT))
+            place = self._op(s.COMPOSITE_CONSTRUCT, "ivec2", x, y)
+            return self._op(s.IMAGE_FETCH, "vec4", image, place, _LOD, zero)
         if tensor.name not in self.halves:
             pointer = self._chain(s.STORAGE_BUFFER, "vec4", variable, zero, index)
             return self._op(s.LOAD, "vec4", pointer)
@@ -453,7 +470,7 @@ class _Printer:
         def make() -> int:
             m = self.module
             image = m.id()
-            self.code += (4 << 16 | s.LOAD, m.texel_buffer(), image, variable)
+            self.code += (4 << 16 | s.LOAD, self._image_type(name), image, variable)
             return image
 
         return self._at_entry(("image", name), make)

@@ -152,6 +152,10 @@ class Module:
             self.known["texel buffer"] = kind
         return self.known["texel buffer"]
 
+    def texture(self) -> int:
+        """Return the type of a texture of floats that kernels read."""
+        return self.once(TYPE_IMAGE, self.type("float"), 1, 0, 0, 0, 1, 0)
+
     def needs(self, *capabilities: int) -> None:
         """Declare what a device must be capable of."""
         self.capabilities += [c for c in capabilities if c not in self.capabilities]

@@ -318,7 +318,7 @@ class _Job:
         kept = {ctx.tensors[self.source].storage, ctx.storages.of_all(names)}
         most = caps.max_storage_buffer_bytes
         if caps.max_texel_elements:
-            most = min(most, caps.max_texel_elements * TEXEL)
+            most = min(most, max(caps.max_texel_elements, caps.max_copied_elements) * TEXEL)
         return (
             kept == {ctx.storages.exact}
             and self.slices.span < MAX_TRIPS

@@ -188,11 +188,11 @@ def kernel_kinds(launch: Pass, tensors: Mapping[str, PlanTensor], caps: Caps) ->
 
     Where a class of devices reads texels faster through its units for textures
     (``variants.toml``), tensors that the pass only reads are read so, as far as the device's limits
-    reach: as texel buffers, else of copies in textures or images.
+    reach: as texel buffers, else as textures or images.
     """
     ways = reads(caps.device_class)
     buffers = caps.max_texel_buffers if "texels" in ways else 0
-    copy_of = LOADED_AS if "images" in ways else COPIED_AS
+    copy_of = LOADED_AS if "images" in ways and not caps.has_texture_views else COPIED_AS
     copies = caps.max_texture_copies if ways & {"textures", "images"} else 0
     kinds = {}
     for name, value in launch.tensors.items():
@@ -210,6 +210,8 @@ def kernel_kinds(launch: Pass, tensors: Mapping[str, PlanTensor], caps: Caps) ->
 
 def copied(plan: Plan, caps: Caps) -> set[str]:
     """Return the tensors that kernels of a plan read of copies in textures."""
+    if caps.has_texture_views:
+        return set()
     return {
         launch.tensors[name]
         for launch in plan.passes

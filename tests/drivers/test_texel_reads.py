@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import farm
@@ -12,31 +13,39 @@ import pytest
 import texel_reads
 from conftest import CANDIDATES
 from gles_child import run
+from seam_kernels import add
 from validation import validated
 from wgpu_kernels import ADAPTERS, open_on, upload
 
 from gpuedge.backends import load
 from gpuedge.backends.base import Binding, Dispatch, Usage
 from gpuedge.backends.device import OpenDevice
+from gpuedge.backends.vulkan import constants
+from gpuedge.backends.vulkan.views import Texture
+from gpuedge.core.errors import DriverError
 from gpuedge.core.kernel import Extents
 from gpuedge.core.storage import (
     BUFFER,
     COPIED_AS,
     IMAGE,
     LOADED_AS,
+    READ_AS,
     TEXELS,
     TEXTURE,
     TEXTURE_ROW,
 )
-from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.graph.ir import Graph, Node, TensorType
 
 pytestmark = pytest.mark.driver
 
 
-def test_every_read_gives_the_same_bits_on_vulkan(vulkan_device: OpenDevice) -> None:
-    texel_reads.reads(vulkan_device)
-    texel_reads.mixed(vulkan_device)
+@pytest.mark.parametrize("read_as", [READ_AS, COPIED_AS], ids=["texel buffers", "textures"])
+def test_every_read_gives_the_same_bits_on_vulkan(
+    vulkan_device: OpenDevice, read_as: dict[str, str]
+) -> None:
+    texel_reads.reads(vulkan_device, read_as)
+    texel_reads.mixed(vulkan_device, read_as)
 
 
 @pytest.fixture(params=sorted(ADAPTERS))
@@ -99,24 +108,78 @@ def product(rows: int) -> Graph:
     return Graph(nodes, ("a", "b", "c"), ("y",), kinds)
 
 
-def test_larger_tensors_are_read_as_storage_buffers(executor: GpuExecutor) -> None:
+def kinds_read(executable: GpuExecutable) -> set[tuple[int, str]]:
+    """Return how many texels the tensors have that kernels only read, and what they read."""
+    plan = executable.plan
+    return {
+        (plan.tensors[value].layout.nbytes // 16, storage)
+        for one, program in zip(plan.passes, executable._programs, strict=True)
+        for value, storage in zip(one.tensors.values(), program.layout.storages, strict=True)
+        if value not in one.outputs
+    }
+
+
+@pytest.mark.parametrize(
+    ("limits", "beyond"), [({}, TEXTURE), ({"max_copied_elements": 65_536}, BUFFER)]
+)
+def test_larger_tensors_are_read_as_textures_or_storage_buffers(
+    executor: GpuExecutor, limits: dict[str, int], beyond: str
+) -> None:
     rng = np.random.default_rng(9)
-    most = executor.caps.max_texel_elements
-    rows = 65_536 // 16 + 1  # SwiftShader's limit and a row more
+    most = 65_536
+    assert most <= executor.caps.max_texel_elements  # all that SwiftShader has
+    executor.caps = replace(executor.caps, max_texel_elements=most, **limits)
+    rows = most // 16 + 1
     inputs = {n: rng.integers(-99, 99, (rows, 64)).astype(np.float32) for n in "ab"}
     inputs["c"] = rng.integers(-99, 99, (1, 64)).astype(np.float32)
     executable = executor.compile(product(rows))
-    wanted = inputs["a"] * inputs["b"] + inputs["c"]
-    np.testing.assert_array_equal(executable.run(inputs)["y"], wanted)
-    seen = set()
-    plan = executable.plan
-    for one, program in zip(plan.passes, executable._programs, strict=True):
-        for value, storage in zip(one.tensors.values(), program.layout.storages, strict=True):
-            if value not in one.outputs:
-                seen.add((plan.tensors[value].layout.nbytes // 16, storage))
-    assert all(storage == (TEXELS if size <= most else BUFFER) for size, storage in seen)
-    assert min(seen)[0] <= 64 and max(seen)[0] > 65_536
+    assert sum(executable._where.copied.values()) == 0
+    for factor in (1, -3):  # textures show what the host wrote last
+        given = {**inputs, "a": inputs["a"] * np.float32(factor)}
+        wanted = given["a"] * inputs["b"] + inputs["c"]
+        np.testing.assert_array_equal(executable.run(given)["y"], wanted)
+    seen = kinds_read(executable)
+    assert all(storage == (TEXELS if size <= most else beyond) for size, storage in seen)
+    assert min(seen)[0] <= 64 and max(seen)[0] > most
     executable.close()
+
+
+def test_products_of_large_constants_and_of_what_kernels_wrote(executor: GpuExecutor) -> None:
+    """Textures of an input, of constants beside one another, and of scratch memory."""
+    rng, shapes = np.random.default_rng(11), {"x": (40, 48), "k": (48, 52), "l": (52, 44)}
+    values = {n: rng.integers(-9, 9, shape).astype(np.float32) for n, shape in shapes.items()}
+    kinds = {n: TensorType("float32", shape) for n, shape in shapes.items()}
+    kinds |= {"t": TensorType("float32", (40, 52)), "y": TensorType("float32", (40, 44))}
+    nodes = (Node("MatMul", ("x", "k"), ("t",)), Node("MatMul", ("t", "l"), ("y",)))
+    constants = {n: values[n] for n in "kl"}
+    executor.caps = replace(executor.caps, max_texel_elements=0)
+    executable = executor.compile(Graph(nodes, ("x",), ("y",), kinds, constants))
+    wanted = values["x"] @ values["k"] @ values["l"]
+    np.testing.assert_array_equal(executable.run({"x": values["x"]})["y"], wanted)
+    assert {storage for _, storage in kinds_read(executable)} == {TEXTURE}
+    executable.close()
+
+
+def test_driver_without_linear_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SwiftShader has none to be stored to: asked for such, it has no textures."""
+    monkeypatch.setattr(constants, "USE_SAMPLED", 0x08)
+    backend = load("vulkan")
+    device = backend.open(backend.enumerate(CANDIDATES["swiftshader"]())[0])
+    caps = device.caps
+    assert (caps.max_texture_copies, caps.max_copied_elements) == (0, 0)
+    assert not caps.has_texture_views and caps.max_texel_buffers >= 16
+    add(device)
+    device.close()
+
+
+def test_texture_that_takes_more_memory_than_lies_there(executor: GpuExecutor) -> None:
+    impl: Any = executor.impl
+    made = impl.alloc(16 * 2048, Usage.SCRATCH)
+    alive = Alive(impl.queue, "destroy")
+    made.block.nbytes = made.offset + 16 * 2048
+    with pytest.raises(DriverError, match="too large"):
+        Texture(impl.queue, TEXTURE, made, Binding(made, 0, 16 * 2048))
+    assert alive["Image"] == 0
 
 
 class Alive(Counter[str]):
@@ -138,16 +201,22 @@ class Alive(Counter[str]):
         self._freed(kind, *args)
 
 
-def test_recordings_free_their_texel_buffers(executor: GpuExecutor) -> None:
+@pytest.mark.parametrize(
+    ("limits", "views"), [({}, "BufferView"), ({"max_texel_elements": 0}, "ImageView")]
+)
+def test_recordings_free_their_texel_buffers_and_textures(
+    executor: GpuExecutor, limits: dict[str, int], views: str
+) -> None:
+    executor.caps = replace(executor.caps, **limits)  # type: ignore[arg-type]
     impl: Any = executor.impl
     alive = Alive(impl.queue, "destroy")
     for _ in range(5):
         executable = executor.compile(product(3))
         inputs = {n: np.ones((1 if n == "c" else 3, 64), np.float32) for n in "abc"}
         np.testing.assert_array_equal(executable.run(inputs)["y"], np.float32(2))
-        assert alive["BufferView"] == 3
+        assert alive[views] == 3
         executable.close()
-        assert alive["BufferView"] == 0
+        assert alive["BufferView"] == alive["ImageView"] == alive["Image"] == 0
 
 
 @pytest.mark.parametrize("kind", [TEXTURE, IMAGE])

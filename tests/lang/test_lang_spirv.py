@@ -17,7 +17,7 @@ from lang_kernels import DOTS
 from gpuedge import lang
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
-from gpuedge.core.storage import HALF_TEXELS, TEXELS
+from gpuedge.core.storage import HALF_TEXELS, HALF_TEXTURE, TEXELS, TEXTURE
 
 SAMPLES = Path(__file__).resolve().parents[1] / "golden" / "spirv"
 NAMES = sorted(path.stem for path in SAMPLES.glob("*.kern"))
@@ -131,12 +131,12 @@ def test_only_old_and_common_features_are_used(name: str) -> None:
 
 
 def read_as(kernel: lang.Kernel, kind: str) -> KernelBlob:
-    """Print a kernel that reads all its tensors as texel buffers."""
+    """Print a kernel that reads all its tensors as texel buffers or textures."""
     kinds = {x.name: kind for x in kernel.tensors if x.access == "read"}
     return lang.print_kernel(kernel, "spirv", kinds)
 
 
-def test_every_kernel_that_reads_texel_buffers_is_valid() -> None:
+def test_every_kernel_that_reads_texel_buffers_or_textures_is_valid() -> None:
     found = [
         text.kernel
         for text in wgsl_corpus.texts()
@@ -144,7 +144,7 @@ def test_every_kernel_that_reads_texel_buffers_is_valid() -> None:
     ]
     assert len(found) > 25
     for kernel in found:
-        for kind in (TEXELS, HALF_TEXELS):
+        for kind in (TEXELS, HALF_TEXELS, TEXTURE, HALF_TEXTURE):
             assert_valid(read_as(kernel, kind).code)
 
 
@@ -166,6 +166,24 @@ def test_texel_buffers(name: str, kind: str) -> None:
     clamped |= {made for made, source in shifts if source in clamped}
     places = re.findall(r"OpImageFetch %v4float %\w+ (%\w+)$", text, re.MULTILINE)
     assert places and set(places) <= clamped
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", [TEXTURE, HALF_TEXTURE])
+def test_textures(name: str, kind: str) -> None:
+    """Texel q lies at (q mod 2048, q div 2048)."""
+    kernel = lang.load((SAMPLES / f"{name}.kern").read_text(), filename=name)
+    text = disassembly(read_as(kernel, kind).code)
+    assert re.findall(r"OpCapability (\w+)", text) == ["Shader"]
+    image = re.findall(r"(%\w+) = OpTypeImage %float 2D 0 0 0 1 Unknown", text)
+    constants = re.findall(rf"%(\w+) = OpVariable %_ptr_UniformConstant_{image[0][1:]} ", text)
+    assert constants == [x.name for x in kernel.tensors if x.access == "read"]
+    columns = dict(re.findall(r"(%\w+) = OpBitwiseAnd %int (%\w+) %int_2047", text))
+    rows = dict(re.findall(r"(%\w+) = OpShiftRightLogical %int (%\w+) %int_11", text))
+    places = re.findall(r"(%\w+) = OpCompositeConstruct %v2int (%\w+) (%\w+)", text)
+    assert places and all(columns[x] == rows[y] for _, x, y in places)
+    fetches = re.findall(r"OpImageFetch %v4float %\w+ (%\w+) Lod %int_0$", text, re.MULTILINE)
+    assert set(fetches) == {made for made, _, _ in places}
 
 
 @pytest.mark.parametrize("name", NAMES)

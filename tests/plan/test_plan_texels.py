@@ -98,6 +98,7 @@ def test_copies_count_as_memory_of_what_they_are_copies_of() -> None:
         "constant": 2 * plane, "input": 2 * plane, "scratch": 2 * plane, "output": plane
     }  # fmt: skip
     assert copied(made, VULKAN_MINIMUM) == set()
+    assert copied(made, replace(COPIES, has_texture_views=True)) == set()
     assert sum(arrange(made, 256).memory.values()) == 4 * plane
 
 
@@ -114,6 +115,7 @@ def test_copies_of_what_is_read() -> None:
         ({"device_class": "generic"}, [[BUFFER, BUFFER]] * 2),
         ({"device_class": "adreno"}, [[BUFFER, BUFFER]] * 2),
         ({"device_class": "cpu-subzero"}, [[TEXTURE, TEXTURE]] * 2),
+        ({"has_texture_views": True}, [[TEXTURE, TEXTURE]] * 2),  # which images cannot be
         ({"max_texture_copies": 0}, [[BUFFER, BUFFER]] * 2),
         ({"max_texture_copies": 1}, [[IMAGE, BUFFER]] * 2),
         ({"max_copied_elements": 64 * 16 - 1}, [[BUFFER, BUFFER]] * 2),

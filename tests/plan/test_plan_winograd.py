@@ -114,7 +114,7 @@ def test_others_are_computed_directly(one: Graph) -> None:
 
 
 def test_classes_where_it_was_not_measured() -> None:
-    for name in ("generic", "mali", "adreno", "nvidia", "cpu-subzero"):
+    for name in ("generic", "mali", "adreno", "nvidia"):
         assert ID not in variants(graph(), replace(RASTERISER, device_class=name))
 
 
@@ -130,6 +130,12 @@ def test_limits_leave_the_tiles(limits: dict[str, object]) -> None:
     big = replace(RASTERISER, max_storage_buffer_bytes=64 * 37 * 16, max_texel_elements=1 << 20)
     assert variants(graph(), big) == {ID}
     assert variants(graph(), replace(big, **limits)) == {"conv2d_shared4x8_lanes"}  # type: ignore[arg-type]
+
+
+def test_textures_hold_what_texel_buffers_do_not() -> None:
+    small = replace(RASTERISER, max_texel_elements=36 * 12 * 4 - 1)
+    assert variants(graph(), small) == {"conv2d_shared4x8_lanes"}
+    assert variants(graph(), replace(small, max_copied_elements=64 * 37)) == {ID}
 
 
 def test_a_failure_leaves_the_tiles() -> None:

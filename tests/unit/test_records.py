@@ -75,7 +75,8 @@ CAPS_NULL = ("max_allocation_bytes", "has_fp16_storage", "has_int8_storage", "ha
              "max_texture_size")  # fmt: skip
 CAPS_OPTIONAL = (*CAPS_NULL[1:], "device_class", "storages", "has_suballocation", "max_texel_*",
                  "subgroup_lanes", "max_texture_copies", "max_copied_elements", "max_outputs",
-                 "dot_products", "map_texels", "is_finite_only", "ruled_out")  # fmt: skip
+                 "dot_products", "has_texture_views", "map_texels", "is_finite_only",
+                  "ruled_out")  # fmt: skip
 CAPS = {**VULKAN_MINIMUM.to_dict(), **dict.fromkeys(CAPS_NULL[1:4], True), "max_texture_size": 1,
         "max_allocation_bytes": 1, "ruled_out": ["a"]}  # fmt: skip
 COUNTS = Counters(1, 2, 3, 4).snapshot()

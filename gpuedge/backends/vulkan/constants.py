@@ -6,7 +6,7 @@ Numbers are those of the Vulkan specification (its registry, vk.xml); its ABI ke
 
 from __future__ import annotations
 
-from gpuedge.core.storage import HALF_TEXELS, TEXELS
+from gpuedge.core.storage import COPIED_AS, HALF_TEXELS, KINDS, READ_AS, TEXELS
 
 UINT64_MAX = (1 << 64) - 1
 WHOLE_SIZE = UINT64_MAX
@@ -38,6 +38,7 @@ ACCESS_TRANSFER_READ = 0x0800
 ACCESS_TRANSFER_WRITE = 0x1000
 ACCESS_HOST_READ = 0x2000
 
+DESCRIPTOR_SAMPLED_IMAGE = 2
 DESCRIPTOR_UNIFORM_TEXEL_BUFFER = 4
 DESCRIPTOR_STORAGE_BUFFER = 7
 SHADER_STAGE_COMPUTE = 0x20
@@ -48,8 +49,25 @@ COMMAND_POOL_RESET = 2
 COMMAND_BUFFER_SIMULTANEOUS = 4
 INSTANCE_ENUMERATE_PORTABILITY = 1
 
+IMAGE_2D = 1  # VkImageType, VkImageViewType
+TILING_LINEAR = 1
+USE_SAMPLED = 0x04  # VkImageUsageFlagBits
+LAYOUT_GENERAL = 1
+LAYOUT_PREINITIALIZED = 8
+ASPECT_COLOR = 1
+QUEUE_FAMILY_IGNORED = 0xFFFFFFFF
+
 TEXEL_FORMATS = {TEXELS: 109, HALF_TEXELS: 97}
 """VkFormat of what kernels read as a texel buffer: four float32, four float16."""
+TEXTURE_FORMATS = {COPIED_AS[kind]: TEXEL_FORMATS[READ_AS[kind]] for kind in READ_AS}
+"""VkFormat of what they read as a texture."""
+TEXTURE_BYTES = {COPIED_AS[kind]: KINDS[kind].buffer_bytes for kind in READ_AS}
+"""Bytes of a texel of it."""
+DESCRIPTORS = {
+    **dict.fromkeys(TEXEL_FORMATS, DESCRIPTOR_UNIFORM_TEXEL_BUFFER),
+    **dict.fromkeys(TEXTURE_FORMATS, DESCRIPTOR_SAMPLED_IMAGE),
+}
+"""VkDescriptorType by storage kind, where it is no storage buffer."""
 
 STRUCTURE_TYPES = {
     "VkApplicationInfo": 0,
@@ -62,6 +80,8 @@ STRUCTURE_TYPES = {
     "VkFenceCreateInfo": 8,
     "VkBufferCreateInfo": 12,
     "VkBufferViewCreateInfo": 13,
+    "VkImageCreateInfo": 14,
+    "VkImageViewCreateInfo": 15,
     "VkShaderModuleCreateInfo": 16,
     "VkPipelineCacheCreateInfo": 17,
     "VkPipelineShaderStageCreateInfo": 18,
@@ -74,6 +94,7 @@ STRUCTURE_TYPES = {
     "VkCommandPoolCreateInfo": 39,
     "VkCommandBufferAllocateInfo": 40,
     "VkCommandBufferBeginInfo": 42,
+    "VkImageMemoryBarrier": 45,
     "VkMemoryBarrier": 46,
     "VkPhysicalDeviceFeatures2": 1000059000,
     "VkPhysicalDeviceProperties2": 1000059001,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gpuedge.backends import common
@@ -21,6 +22,8 @@ from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
 from gpuedge.backends.vulkan.program import Programs
 from gpuedge.backends.vulkan.queue import Queue
 from gpuedge.backends.vulkan.record import Recorder
+from gpuedge.backends.vulkan.views import room_for_textures
+from gpuedge.core.caps import Caps
 from gpuedge.core.errors import DriverError
 
 
@@ -46,15 +49,27 @@ def open_device(info: DeviceInfo) -> OpenDevice:
         queue = Queue(api, handle, family, physical.identity.name)
         recorder = Recorder(queue, family)
         is_staged = "mapped-device-memory" in info.disabled
-        memory = Pool(queue, physical, recorder.copy_now, staging=is_staged)
+        caps, room = _with_textures(physical, queue)
+        memory = Pool(queue, physical, recorder.copy_now, staging=is_staged, room=room)
         cache = PipelineCache(queue, physical, is_off="pipeline-cache" in info.disabled)
         queue.on_work = cache.settle
         programs = Programs(queue, cache)
         parts += [queue, memory, programs, recorder]
-        return OpenDevice(info, physical.caps, (queue, memory, programs, recorder), destroy)
+        return OpenDevice(info, caps, (queue, memory, programs, recorder), destroy)
     except BaseException:
         destroy()
         raise
+
+
+def _with_textures(physical: Physical, queue: Queue) -> tuple[Caps, int]:
+    """Return what a device offers, and the room for textures at the end of its memory."""
+    caps = physical.caps
+    room = room_for_textures(queue, physical) if caps.max_texture_copies else None
+    if room is None:
+        return replace(caps, max_texture_copies=0, max_copied_elements=0), 0
+    most = caps.max_allocation_bytes
+    most = None if most is None else most - room
+    return replace(caps, has_texture_views=True, max_allocation_bytes=most), room
 
 
 def _create(instance: Instance, physical: Physical, family: int, off: frozenset[str]) -> Any:

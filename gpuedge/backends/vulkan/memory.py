@@ -17,13 +17,13 @@ from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.physical import MemoryHeap, MemoryType, Physical
 from gpuedge.backends.vulkan.queue import Queue
 from gpuedge.backends.vulkan.record import Copy
+from gpuedge.backends.vulkan.views import LEAST_ALIGNMENT
 from gpuedge.core.errors import OutOfMemoryError
 
 BLOCK_BYTES = 16 << 20
 """Of one allocation from the driver; larger buffers get one of their own."""
 COPY_CHUNK = 16 << 20
 """Of one copy through a temporary staging buffer."""
-_CACHE_LINE = 64
 _BUFFER_USES = c.USE_UNIFORM_TEXELS | c.USE_STORAGE | c.USE_TRANSFER_SRC | c.USE_TRANSFER_DST
 _ORDINARY = c.DEVICE_LOCAL | c.HOST_VISIBLE | c.HOST_COHERENT | c.HOST_CACHED
 """Types with any other property (lazily allocated, protected, AMD's uncached) serve other ends."""
@@ -146,6 +146,7 @@ class Block:
     """One VkDeviceMemory; `host` is its mapped address, None if the host cannot see it."""
 
     memory: Any
+    nbytes: int
     type_index: int
     free: FreeList
     host: Any
@@ -175,16 +176,21 @@ class VulkanBuffer:
 
 
 class Pool:
-    """The buffers of one device; `copy` carries out a `Copy` and waits for it."""
+    """The buffers of one device; `copy` carries out a `Copy` and waits for it.
+
+    `room` is how many bytes textures may take beyond the last buffer of a block.
+    """
 
     def __init__(
-        self, queue: Queue, physical: Physical, copy: Callable[[Copy], None], *, staging: bool
-    ) -> None:
+        self, queue: Queue, physical: Physical, copy: Callable[[Copy], None], *, staging: bool,
+        room: int = 0,
+    ) -> None:  # fmt: skip
         self._queue = queue
         self._api = queue.api
         self._physical = physical
         self._copy = copy
         self._staging = staging
+        self._room = room
         self.blocks: list[Block] = []
 
     def alloc(self, nbytes: int, usage: Usage, _: Storage = FLOAT32) -> VulkanBuffer:
@@ -232,7 +238,7 @@ class Pool:
 
     def _take(self, index: int, nbytes: int, alignment: int) -> tuple[Block, int, int]:
         flags = self._physical.memory_types[index].flags
-        alignment = max(alignment, _CACHE_LINE)
+        alignment = max(alignment, LEAST_ALIGNMENT)
         if flags & c.HOST_VISIBLE and not flags & c.HOST_COHERENT:
             # Flushing and invalidating work on whole atoms: no two buffers may share one.
             alignment = max(alignment, self._physical.non_coherent_atom)
@@ -258,7 +264,7 @@ class Pool:
     def _allocate(self, index: int, size: int) -> Block:
         queue, api = self._queue, self._api
         flags = self._physical.memory_types[index].flags
-        size = align_up(size, self._physical.non_coherent_atom)
+        size = align_up(size + self._room, self._physical.non_coherent_atom)
         info = api.make("VkMemoryAllocateInfo", allocationSize=size, memoryTypeIndex=index)
         memory = api.ffi.new("VkDeviceMemory *")
         result = api.lib.vkAllocateMemory(queue.device, info, api.ffi.NULL, memory)
@@ -271,7 +277,8 @@ class Pool:
                 api.lib.vkFreeMemory(queue.device, memory[0], api.ffi.NULL)
                 queue.check(result, "vkMapMemory")
             host = api.ffi.cast("char *", place[0])
-        block = Block(memory[0], index, FreeList(size), host, bool(flags & c.HOST_COHERENT))
+        free, is_coherent = FreeList(size - self._room), bool(flags & c.HOST_COHERENT)
+        block = Block(memory[0], size, index, free, host, is_coherent)
         self.blocks.append(block)
         return block
 

@@ -19,6 +19,7 @@ from gpuedge.backends.vulkan.api import Api, load
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import BackendUnavailableError, DeviceError, DriverError
 from gpuedge.core.identity import Identity
+from gpuedge.core.storage import BUFFER, KINDS, TEXTURE_ROW
 
 log = logging.getLogger("gpuedge.vulkan")
 
@@ -304,9 +305,11 @@ class _Reader:
             limits.maxDescriptorSetStorageBuffers,
             limits.maxPerStageResources,
         )
-        texel_buffers = min(
+        sampled = min(
             limits.maxPerStageDescriptorSampledImages, limits.maxDescriptorSetSampledImages
         )
+        rows = self._texture_rows()
+        textures = sampled // 2 if rows else 0  # one limit for texel buffers and these
         alignments = (limits.minStorageBufferOffsetAlignment, limits.minTexelBufferOffsetAlignment)
         return Caps(
             level="vulkan",
@@ -325,12 +328,27 @@ class _Reader:
             has_fp16_storage=bool(half and half.storageBuffer16BitAccess) if is_asked else None,
             has_int8_storage=bool(byte and byte.storageBuffer8BitAccess) if is_asked else None,
             has_fp16_arithmetic=bool(small and small.shaderFloat16) if is_asked else None,
-            max_texel_buffers=int(texel_buffers),
+            max_texel_buffers=int(sampled - textures),
             max_texel_elements=int(limits.maxTexelBufferElements),
+            max_texture_copies=int(textures),
+            max_copied_elements=TEXTURE_ROW * rows,
             subgroup_lanes=_lanes(subgroup) if subgroup else 0,
             dot_products=_dot_products(dots, speeds) if dots and speeds else 0,
             max_outputs=int(buffers),
         )
+
+    def _texture_rows(self) -> int:
+        """Return how many rows textures may have that share the memory of buffers; 0 for none."""
+        about, most = self.api.ffi.new("VkImageFormatProperties *"), 1 << 16
+        call = self.api.lib.vkGetPhysicalDeviceImageFormatProperties
+        for texture_format in c.TEXEL_FORMATS.values():
+            result = call(self.handle, texture_format, c.IMAGE_2D, c.TILING_LINEAR,
+                          c.USE_SAMPLED, 0, about)  # fmt: skip
+            if result != c.SUCCESS or about.maxExtent.width < TEXTURE_ROW:
+                return 0
+            row_bytes = TEXTURE_ROW * KINDS[BUFFER].buffer_bytes
+            most = min(most, about.maxExtent.height, about.maxResourceSize // row_bytes)
+        return int(most)
 
 
 def _dot_products(features: Any, properties: Any) -> int:

@@ -30,8 +30,7 @@ class Layout:
 
 def descriptor_type(storage: str) -> int:
     """Return what a tensor of a kernel is bound as."""
-    is_texels = storage in c.TEXEL_FORMATS
-    return c.DESCRIPTOR_UNIFORM_TEXEL_BUFFER if is_texels else c.DESCRIPTOR_STORAGE_BUFFER
+    return c.DESCRIPTORS.get(storage, c.DESCRIPTOR_STORAGE_BUFFER)
 
 
 @dataclass(slots=True, eq=False)

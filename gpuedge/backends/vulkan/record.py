@@ -11,6 +11,7 @@ from gpuedge.backends.base import Binding, Dispatch
 from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.program import VulkanProgram, descriptor_type
 from gpuedge.backends.vulkan.queue import Queue
+from gpuedge.backends.vulkan.views import TexelBuffer, Texture, view_of, whole
 from gpuedge.core.times import COPY_TIMEOUT_S
 
 _WORK = c.STAGE_COMPUTE | c.STAGE_TRANSFER
@@ -39,12 +40,12 @@ class Copy(NamedTuple):
 class VulkanRecording:
     """A command buffer with what its dispatches are bound to, and the structure that submits it.
 
-    `views` are those of texel buffers, by the range of a buffer and the format.
+    `views` are texel buffers and textures, by the range of a buffer and the storage kind.
     """
 
     commands: Any = None
     descriptor_pool: Any = None
-    views: dict[tuple[int, int, int, str], Any] = field(default_factory=dict)
+    views: dict[tuple[int, int, int, str], TexelBuffer | Texture] = field(default_factory=dict)
     submit_info: Any = None
 
 
@@ -79,6 +80,9 @@ class Recorder:
         recording = VulkanRecording()
         try:
             sets = self._sets(recording, dispatches)
+            images = [v.image for v in recording.views.values() if isinstance(v, Texture)]
+            if images:
+                self._prepare(images)
             commands = recording.commands = self._begin()
             # Work submitted before this (an upload, the previous replay) must be done with the
             # buffers it shares with this one: one queue, but submissions overlap without it.
@@ -91,11 +95,7 @@ class Recorder:
                 self._barrier(commands, _ANYTHING)
             self._copies(commands, after)
             self._barrier(commands, _HOST)
-            self._queue.check(self._api.lib.vkEndCommandBuffer(commands), "vkEndCommandBuffer")
-            buffers = self._api.array("VkCommandBuffer", [commands])
-            recording.submit_info = self._api.make(
-                "VkSubmitInfo", commandBufferCount=1, pCommandBuffers=buffers
-            )
+            self._end(recording)
         except BaseException:
             self.release(recording)
             raise
@@ -111,6 +111,35 @@ class Recorder:
         begin = api.make("VkCommandBufferBeginInfo", flags=c.COMMAND_BUFFER_SIMULTANEOUS)
         queue.check(api.lib.vkBeginCommandBuffer(handle[0], begin), "vkBeginCommandBuffer")
         return handle[0]
+
+    def _end(self, recording: VulkanRecording) -> None:
+        commands = recording.commands
+        self._queue.check(self._api.lib.vkEndCommandBuffer(commands), "vkEndCommandBuffer")
+        buffers = self._api.array("VkCommandBuffer", [commands])
+        recording.submit_info = self._api.make(
+            "VkSubmitInfo", commandBufferCount=1, pCommandBuffers=buffers
+        )
+
+    def _prepare(self, images: Sequence[Any]) -> None:
+        """Take new images to the general layout, which keeps what lies there, and wait for it."""
+        once, api = VulkanRecording(commands=self._begin()), self._api
+        barriers = [
+            api.make(
+                "VkImageMemoryBarrier", srcAccessMask=_WRITES, dstAccessMask=_READS | _WRITES,
+                oldLayout=c.LAYOUT_PREINITIALIZED, newLayout=c.LAYOUT_GENERAL,
+                srcQueueFamilyIndex=c.QUEUE_FAMILY_IGNORED,
+                dstQueueFamilyIndex=c.QUEUE_FAMILY_IGNORED,
+                image=image, subresourceRange=whole(self._queue)[0],
+            )
+            for image in images
+        ]  # fmt: skip
+        table, null = api.array("VkImageMemoryBarrier", barriers), api.ffi.NULL
+        api.lib.vkCmdPipelineBarrier(
+            once.commands, _WORK, _WORK, 0, 0, null, 0, null, len(barriers), table
+        )
+        self._end(once)
+        self._queue.wait(self.submit(once), COPY_TIMEOUT_S)
+        self.release(once)
 
     def _barrier(self, commands: Any, kind: tuple[int, int, int, int]) -> None:
         stages, writes, then_stages, then_access = kind
@@ -201,15 +230,16 @@ class Recorder:
 
     def _bound(self, recording: VulkanRecording, storage: str, binding: Binding) -> dict[str, Any]:
         """Return the field of a descriptor write that names what is bound."""
-        api, handle = self._api, cast(Any, binding.buffer).handle
-        place = {"buffer": handle, "offset": binding.offset, "range": binding.nbytes}
-        if storage not in c.TEXEL_FORMATS:
-            return {"pBufferInfo": api.make("VkDescriptorBufferInfo", **place)}
-        key = (id(binding.buffer), binding.offset, binding.nbytes, storage)
+        buffer = cast(Any, binding.buffer)
+        if storage not in c.DESCRIPTORS:
+            return {"pBufferInfo": self._api.make(
+                "VkDescriptorBufferInfo", buffer=buffer.handle, offset=binding.offset,
+                range=binding.nbytes,
+            )}  # fmt: skip
+        key = (id(buffer), binding.offset, binding.nbytes, storage)
         if key not in recording.views:
-            view = self._queue.create("BufferView", format=c.TEXEL_FORMATS[storage], **place)
-            recording.views[key] = view
-        return {"pTexelBufferView": api.array("VkBufferView", [recording.views[key]])}
+            recording.views[key] = view_of(self._queue, storage, buffer, binding)
+        return recording.views[key].field
 
     def release(self, recording: VulkanRecording) -> None:
         """Free a recording that is not in flight."""
@@ -219,7 +249,7 @@ class Recorder:
         if recording.descriptor_pool is not None:
             self._queue.destroy("DescriptorPool", recording.descriptor_pool)
         for view in recording.views.values():
-            self._queue.destroy("BufferView", view)
+            view.close()
 
     def close(self) -> None:
         """Free the command pool."""
