@@ -14,7 +14,7 @@ from onnx_models import I64, model, simple, value, weight
 
 import gpuedge
 from gpuedge.core.errors import ModelError, ShapeError
-from gpuedge.executors.cpu import CpuExecutor, Engine
+from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph import sizes
 from gpuedge.graph.build import GraphBuilder, single
 from gpuedge.graph.expand import program
@@ -148,51 +148,6 @@ def test_a_convolution_without_channels_does_not_reach_onnxruntime(dtype: str) -
                   [weight("w", np.ones((2, 0, 3, 3), dtype))])  # fmt: skip
     with gpuedge.Session(proto, device="cpu") as s, pytest.raises(ShapeError, match="no input"):
         s.run({"x": np.ones((1, 0, 4, 4), dtype)})
-
-
-@pytest.mark.parametrize("engine", ["onnxruntime", "numpy"])
-@pytest.mark.parametrize(
-    ("op", "shapes", "attrs", "out"),
-    [
-        ("Conv", [(0, 2, 3, 3), (4, 2, 1, 1)], {}, (0, 4, 3, 3)),
-        ("ConvTranspose", [(0, 2, 3, 3), (2, 4, 1, 1)], {}, (0, 4, 3, 3)),
-        ("MaxPool", [(0, 2, 3, 3)], {"kernel_shape": [2, 2]}, (0, 2, 2, 2)),
-        ("AveragePool", [(0, 2, 3)], {"kernel_shape": [2]}, (0, 2, 2)),
-        ("GlobalAveragePool", [(0, 2, 3, 3)], {}, (0, 2, 1, 1)),
-        ("GlobalMaxPool", [(0, 2, 3, 3)], {}, (0, 2, 1, 1)),
-    ],
-)
-def test_an_empty_batch_gives_an_empty_result(
-    op: str, shapes: list[Any], attrs: Any, out: Any, engine: Engine
-) -> None:
-    graph = single(op, kinds(*shapes), attrs)
-    feeds = {n: np.ones(t.shape, np.float32) for n, t in kinds(*shapes).items()}
-    assert CpuExecutor(engine=engine).compile(graph).run(feeds)["y"].shape == out
-
-
-@pytest.mark.parametrize("engine", ["onnxruntime", "numpy"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize(
-    ("op", "shapes", "attrs", "expected"),
-    [
-        ("MatMul", [(2, 0), (0, 3)], {}, np.zeros((2, 3))),
-        ("MatMul", [(4, 2, 0), (4, 0, 3)], {}, np.zeros((4, 2, 3))),
-        ("MatMul", [(0,), (0,)], {}, np.zeros(())),
-        ("Gemm", [(2, 0), (0, 3)], {"alpha": 3.0}, np.zeros((2, 3))),
-        ("Gemm", [(0, 2), (0, 3), (3,)], {"transA": 1, "beta": 2.0}, np.full((2, 3), 2.0)),
-        ("Gemm", [(2, 0), (3, 0), (2, 1)], {"transB": 1, "beta": 0.5}, np.full((2, 3), 0.5)),
-        ("Gemm", [(2, 0), (0, 3), ()], {"beta": 0.0}, np.zeros((2, 3))),
-    ],
-)
-def test_a_product_over_nothing_is_zero_plus_what_is_added(
-    op: str, shapes: list[Any], attrs: Any, expected: Any, dtype: str, engine: Engine
-) -> None:
-    types = kinds(*shapes, dtype=dtype)
-    feeds = {n: np.ones(t.shape, dtype) for n, t in types.items()}
-    found = CpuExecutor(engine=engine).compile(single(op, types, attrs)).run(feeds)["y"]
-    assert found.dtype == dtype
-    assert found.shape == expected.shape
-    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(
