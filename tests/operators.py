@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from planrun import FLOAT_TEXTURES, TEXTURES, Seen, run_graph
 
+from gpuedge.conformance.units import DOMAINS
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import NEWER, single
 from gpuedge.graph.ir import OPSET, Array, Graph, Node, type_of
+from gpuedge.opset import FUNCTIONS
 from gpuedge.opset.bounds import Num
 from gpuedge.oracle.layers import convolve
 from gpuedge.oracle.nodes import compute
@@ -328,6 +330,21 @@ ROUNDED: tuple[Row, ...] = (
           wanted=lambda *_, alpha=alpha: np.full((1, 3), 3 * alpha))
       for alpha, size in ((1e30, 1e30), (1e-30, 1e-30), (2.0, 3.0))),
 )  # fmt: skip
+
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "LeakyRelu": {"alpha": 0.3}, "Elu": {"alpha": 0.7}, "Selu": {"alpha": 1.5, "gamma": 1.25},
+    "HardSigmoid": {"alpha": 0.3, "beta": 0.4}, "ThresholdedRelu": {"alpha": 0.8},
+    "Celu": {"alpha": 2.0}, "Swish": {"alpha": 1.5},
+}  # fmt: skip
+
+UNARY: tuple[Row, ...] = tuple(
+    row(op, RNG.uniform(*ends, (13, 7)).astype(np.float32), **attrs, lacking=RUNTIME)
+    for op, ends in {
+        FUNCTIONS[name].op: ends for name, ends in DOMAINS.items() if name in FUNCTIONS
+    }.items()
+    for attrs in ([{}, PARAMETERS[op]] if op in PARAMETERS else [{}])
+)
+"""Functions of one operand where conformance cases draw it, as nodes."""
 
 NUMBERS = RNG.integers(-9, 10, (3, 5, 7)).astype(np.float32)
 ODD = floats(-np.inf, -2, 3, np.inf)

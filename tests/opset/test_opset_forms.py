@@ -105,15 +105,6 @@ def test_impossible_reshaping(
     assert words in str(caught.value)
 
 
-def test_the_rest() -> None:
-    assert read("Concat", [(1, 2), (1, 3)], {"axis": -1}).shape == (1, 5)
-    assert read("Concat", [(1, 2), (1, 3)], opset=3).shape == (1, 5)
-    assert read("Transpose", [(1, 2, 3)]).shape == (3, 2, 1)
-    assert read("BatchNormalization", [(1, 2, 3), *[(2,)] * 4]).shape == (1, 2, 3)
-    assert read("Add", [(1,), (2,)]).shape == (2,)
-    assert read("Gather", [(5, 4), (2, 3)], {"axis": 1}, dtype="int64").shape == (5, 2, 3)
-
-
 def test_elementwise_parameters() -> None:
     def value(op: str, x: float, opset: int = 20, **attrs: Any) -> float:
         made = read(op, [(1,)], attrs, opset=opset)

@@ -56,6 +56,7 @@ def check(case: Case, caps: Caps) -> Seen:
     assert seen.most_bindings <= caps.max_storage_buffers
     assert seen.most_trips <= 2 * MAX_TRIPS
     assert seen.storages <= set(caps.storages)
+    assert not seen.passes or KEEPERS[case.storage].is_among(seen.storages)
     return seen
 
 
