@@ -255,11 +255,15 @@ for op, shape, weights, attributes in (
     ("MaxUnpool", (1,) * 4, {"i": np.zeros((1,) * 4, np.int64), "to": np.array([1, 1, 1, HUGE])},
      {"kernel_shape": [1, 1]}),
     ("RandomNormal", None, {}, {"shape": [HUGE]}),
+    ("Range", None, {"a": np.array(0), "n": np.array(HUGE), "by": np.array(1)}, {}),
+    ("OneHot", None, {"i": np.array([1]), "n": np.array(HUGE), "v": np.array([0, 1], np.float32)},
+     {}),
 ):  # fmt: skip
     names = ([] if shape is None else ["x"]) + list(weights)
     fixed(f"huge_{op}", one(op, names, weights, shape or (1,), **attributes))
 fixed("huge_Split", model([helper.make_node("Split", ["x"], ["y", "z"], "s", num_outputs=HUGE)],
                           [value("x", [4])], [value("y", None)], opset=18))  # fmt: skip
+fixed("huge_Resize", one("Resize", ["x", "", "to"], {"to": np.array([HUGE], np.float32)}))
 fixed("huge_sparse", model(constant(sparse_value=sparse(weight("w", np.ones(1, "f")), HUGE)),
                            [value("x", [1])], [value("y", None)]))  # fmt: skip
 fixed("huge_doubling", model(

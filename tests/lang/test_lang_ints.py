@@ -25,7 +25,7 @@ def test_products_of_packed_bytes_are_exact() -> None:
     a = np.stack(np.meshgrid(*[edges] * 4), axis=-1).reshape(1, 1, 1, -1, 4)
     b = np.random.default_rng(3).permutation(a, axis=3)
     kernel = lang.load(kernels.DOTS, filename="dots")
-    got = lang.interpret(kernel, {"A": a, "B": b}, (256, 1, 1, 1))
+    got = interpret(kernel, {"A": a, "B": b}, (256, 1, 1, 1))
     np.testing.assert_array_equal(got, kernels.dot_wanted(a, b))
 
 

@@ -1,13 +1,11 @@
 """Random graphs of all families through planner and interpreter, against float64.
 
 The models are those of `modelgen`, which real drivers run as well; here nothing hides a layout, a
-lifetime or an offset that is wrong. What `modelgen` never makes, tensors without any element, has
-graphs of its own.
+lifetime or an offset that is wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,9 +17,7 @@ from planrun import FLOAT_TEXTURES, TEXTURES, WIDE, run_graph
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph.build import GraphBuilder
-from gpuedge.graph.ir import Array, Graph, TensorType
-from gpuedge.opset.bounds import Num
-from gpuedge.oracle.nodes import evaluate
+from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.plan.planner import plan, why_not
 
 DEVICES = {
@@ -57,7 +53,7 @@ def check(seed: int, device: str, *, rewrites: bool = True) -> bool:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("rewrites", "seeds"), [(True, range(50)), (False, range(50, 75))])
+@pytest.mark.parametrize(("rewrites", "seeds"), [(True, range(40)), (False, range(40, 60))])
 def test_random_graphs(device: str, rewrites: bool, seeds: range) -> None:
     taken = [check(seed, device, rewrites=rewrites) for seed in seeds]
     assert sum(taken) > len(seeds) / 2
@@ -69,45 +65,6 @@ def test_many_random_graphs(device: str) -> None:
     for seed in range(2000):
         check(seed, device)
         check(seed, device, rewrites=False)
-
-
-def ints(*numbers: int) -> Array:
-    return np.array(numbers, np.int64)
-
-
-EMPTY: tuple[tuple[str, tuple[int, ...], Sequence[object], dict[str, object]], ...] = (
-    ("Reshape", (4, 0), [ints(0, 2, 2)], {"allowzero": 1}),
-    ("Transpose", (4, 0, 3), [], {"perm": [2, 0, 1]}),
-    ("Unsqueeze", (4, 0), [ints(1)], {}),
-    ("Gather", (4, 5), [ints()], {"axis": 1}),
-    ("Concat", (4, 0), [np.ones((4, 3), np.float32), np.ones((4, 0), np.float32)], {"axis": 1}),
-    ("Concat", (4, 0), [np.ones((2, 0), np.float32)], {"axis": 0}),
-    ("Relu", (4, 0), [], {}),
-    ("Add", (4, 0), [np.ones((4, 1), np.float32)], {}),
-    ("MatMul", (4, 0), [np.ones((0, 3), np.float32)], {}),
-    ("MatMul", (0, 4), [np.ones((4, 3), np.float32)], {}),
-    ("CumSum", (4, 0), [np.int64(0)], {}),
-    ("Softmax", (0, 4), [], {"axis": 1}),
-    ("Conv", (0, 2, 5, 5), [np.ones((3, 2, 3, 3), np.float32)], {}),
-    ("GlobalAveragePool", (0, 3, 4, 4), [], {}),
-)
-"""Operators on tensors without any element, or that make such."""
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("op", "shape", "others", "attrs"), EMPTY)
-def test_nothing_is_computed_of_nothing(
-    device: str, op: str, shape: tuple[int, ...], others: Sequence[object], attrs: dict[str, object]
-) -> None:
-    builder = GraphBuilder()
-    names = [builder.input("x", TensorType("float32", shape))]
-    names += [builder.constant(f"c{i}", other) for i, other in enumerate(others)]
-    last = builder.add(op, names, attrs)
-    builder.output(last, builder.add("Neg", [last]))
-    graph = builder.build()
-    feeds = {"x": np.ones(shape, np.float32)}
-    for name, array in run_graph(graph, feeds, DEVICES[device]).items():
-        np.testing.assert_array_equal(array, Num.of(evaluate(graph, feeds, whole=True)[name]).v)
 
 
 LARGE = 2**24

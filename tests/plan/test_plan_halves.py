@@ -129,7 +129,7 @@ def test_rounding_is_within_its_bound() -> None:
 
 
 def cases() -> list[tuple[int, Case]]:
-    return [(seed, random_case(seed)[1]) for seed in range(300, 340)]
+    return [(seed, random_case(seed)[1]) for seed in range(300, 324)]
 
 
 def test_random_networks_are_within_their_bounds_and_wrong_ones_are_not() -> None:
@@ -147,7 +147,7 @@ def test_random_networks_are_within_their_bounds_and_wrong_ones_are_not() -> Non
         (name, *_) = case.outputs
         worse = {**found, name: found[name] * np.float32(1.25) + np.float32(0.25)}
         noticed += bool(judge(case, worse, in_half=True).why)
-    assert run >= 12
+    assert run >= 8
     assert noticed >= 0.7 * run
 
 

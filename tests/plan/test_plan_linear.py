@@ -15,6 +15,7 @@ from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.graph.partition import partition
 from gpuedge.plan.arrange import arrange
+from gpuedge.plan.plan import Plan
 from gpuedge.plan.planner import plan, why_not
 
 SHORT, TIMES = 30, 4
@@ -57,17 +58,27 @@ STEPS: dict[str, Callable[[Graph], Any]] = {
     "why_not": lambda g: [why_not(n, g, VULKAN_MINIMUM) for n in g.nodes[-8:]],
     "partition": lambda g: partition(g, lambda n: "cpu" if n.op == "Mul" else "gpu"),
     "plan": lambda g: plan(g, VULKAN_MINIMUM),
-    "arrange": lambda g: arrange(plan(g, VULKAN_MINIMUM), 256),
-    "arrange whole": lambda g: arrange(plan(g, VULKAN_MINIMUM), 16, has_suballocation=False),
 }
+ARRANGED: dict[str, Callable[[Plan], Any]] = {
+    "arrange": lambda made: arrange(made, 256),
+    "arrange whole": lambda made: arrange(made, 16, has_suballocation=False),
+}
+
+
+def grows_with(step: Callable[[Any], Any], short: Any, long: Any, times: float) -> None:
+    step(short)  # what is read and cached once
+    few, many = (operations(lambda g=g: step(g)) for g in (short, long))
+    assert few > 100
+    assert many < 1.25 * times * few, f"{few} operations became {many}"
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_operations_grow_with_the_nodes(name: str) -> None:
-    step = STEPS[name]
-    short, long = blocks(SHORT), blocks(SHORT * TIMES)
-    step(short)  # what is read and cached once
-    few, many = (operations(lambda g=g: step(g)) for g in (short, long))
-    wanted = few if name == "why_not" else TIMES * few  # why_not is asked of eight nodes
-    assert few > 100
-    assert many < 1.25 * wanted, f"{few} operations became {many}"
+    times = 1 if name == "why_not" else TIMES  # which is asked of eight nodes
+    grows_with(STEPS[name], blocks(SHORT), blocks(SHORT * TIMES), times)
+
+
+@pytest.mark.parametrize("name", ARRANGED)
+def test_memory_is_arranged_in_as_many_as_there_are_passes(name: str) -> None:
+    short, long = (plan(blocks(count), VULKAN_MINIMUM) for count in (SHORT, SHORT * TIMES))
+    grows_with(ARRANGED[name], short, long, TIMES)
