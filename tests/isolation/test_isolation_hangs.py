@@ -60,13 +60,15 @@ def test_compiler_that_computes_has_more_time_unless_the_policy_says(
 def test_what_goes_with_a_wait_is_bounded_by_it(monkeypatch: pytest.MonkeyPatch, does: str) -> None:
     monkeypatch.setattr(isolated, "WORKER_CALL_S", 1e3)
     device = fakes.isolated(does)
-    with pytest.raises(DeviceTimeoutError):  # else it would go on after its minute
+    start = time.monotonic()
+    with pytest.raises(DeviceTimeoutError):
         fakes.run_once(device, b"abc", timeout_s=0.3)
+    assert time.monotonic() - start < client.WORKER_IDLE_S  # after which it would be given up, too
     device.close()
 
 
 def test_worker_may_be_idle_where_it_waits_for_a_run() -> None:
-    device = fakes.isolated("wait=sleep:1.2")
+    device = fakes.isolated("wait=sleep:2.5")
     device.limit_idle(0.1)
     assert fakes.run_once(device, b"abc", timeout_s=10.0) == b"abc"
     device.close()
