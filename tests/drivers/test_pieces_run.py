@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import daily
 import pytest
 from farm import answer
 
@@ -27,7 +26,7 @@ def check(name: str, graphs: int, first: int) -> None:
 @pytest.mark.driver
 @pytest.mark.parametrize("name", LEVELS)
 def test_pieces_give_the_same_bits_and_tell_of_progress(name: str) -> None:
-    check(name, 4, 10 * daily.turn(100))
+    check(name, 4, 0)
 
 
 @pytest.mark.driver
