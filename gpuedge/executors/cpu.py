@@ -514,10 +514,13 @@ class CpuExecutor:
         outputs = [graph.types.get(name) for name in graph.outputs]
         if len(outputs) != 1 or outputs[0] is None or outputs[0].size < LEAST:
             return None
-        if any(_unknown(node, graph) is not None for node in graph.nodes):
+        inner = [graph.types.get(name) for node in graph.nodes for name in node.outputs]
+        if any(t is None or t.size not in (1, outputs[0].size) for t in inner):
             return None
-        executable = _NumpyExecutable(graph, "numpy", self.threads)
-        return executable if executable.blocks is not None else None
+        with suppress(UnsupportedOpError, ShapeError):
+            executable = _NumpyExecutable(graph, "numpy", self.threads)
+            return executable if executable.blocks is not None else None
+        return None
 
     def _shared_out(self, graph: Graph) -> Executable:
         """Compile for ONNX Runtime, but for nodes that are numpy's. Raises ModelError."""
