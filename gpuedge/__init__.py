@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuedge.device import open as open
     from gpuedge.executors.quantiser import quantize as quantize
     from gpuedge.ops import *
+    from gpuedge.ops.frames import for_frames as for_frames
     from gpuedge.probing.api import probe as probe
     from gpuedge.probing.report import ProbeReport as ProbeReport
     from gpuedge.runtime.check import ModelCheck as ModelCheck
@@ -35,6 +36,7 @@ _LAZY = {
     "SharedModel": "gpuedge.sharing",
     "check": "gpuedge.runtime.check",
     "config": "gpuedge.core.config",
+    "for_frames": "gpuedge.ops.frames",
     "freeze_support": "gpuedge.safety.interpreter",
     "open": "gpuedge.device",
     "probe": "gpuedge.probing.api",
@@ -69,14 +71,14 @@ __all__ = [
     "SharedModel", "UnknownDeviceError", "UnsupportedOpError", "UsageError", "__version__", "abs",
     "add", "argmax", "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat",
     "config", "conv2d", "conv_transpose2d", "cos", "crop", "div", "elementwise", "elu", "equal",
-    "erf", "exp", "flatten", "flip", "floor", "freeze_support", "gelu", "gemm", "global_avg_pool2d",
-    "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid", "hard_swish", "leaky_relu",
-    "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "mean",
-    "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open", "pad", "pow",
-    "prelu", "probe", "quantize", "reciprocal", "relu", "relu6", "reshape", "resize", "round",
-    "selu", "sigmoid", "sign", "silu", "sin", "sinh", "slice", "softmax", "softplus", "softsign",
-    "sqrt", "sub", "sum", "take", "tanh", "thresholded_relu", "to_float", "topk", "transpose",
-    "where",
+    "erf", "exp", "flatten", "flip", "floor", "for_frames", "freeze_support", "gelu", "gemm",
+    "global_avg_pool2d", "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid",
+    "hard_swish", "leaky_relu", "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d",
+    "maximum", "mean", "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open",
+    "pad", "pow", "prelu", "probe", "quantize", "reciprocal", "relu", "relu6", "reshape", "resize",
+    "round", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "slice", "softmax", "softplus",
+    "softsign", "sqrt", "sub", "sum", "take", "tanh", "thresholded_relu", "to_float", "topk",
+    "transpose", "where",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -44,7 +44,7 @@ This page is made by `make generate` from the table in `gpuedge/safety/store.py`
 """
 
 CLASSES = (
-    ("Models", ("Session", "Policy", "Decision", "check", "ModelCheck", "quantize")),
+    ("Models", ("Session", "Policy", "Decision", "check", "ModelCheck", "quantize", "for_frames")),
     ("Devices", ("probe", "ProbeReport", "open", "Device", "SharedModel", "config",
                  "freeze_support")),
 )  # fmt: skip

@@ -27,6 +27,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.executors.answers import Answers, answers
 from gpuedge.executors.base import Executable, PlacementRow, StepTime
+from gpuedge.executors.blocks import LEAST, blocks_of
 from gpuedge.executors.products import moved, products
 from gpuedge.executors.timing import times_of
 from gpuedge.graph import schema
@@ -71,19 +72,23 @@ def _rows(graph: Graph, kernel: str) -> tuple[PlacementRow, ...]:
 class _NumpyExecutable:
     """Computes a graph in numpy, as the descriptions of its operators say."""
 
-    def __init__(self, graph: Graph, kernel: str) -> None:
+    def __init__(self, graph: Graph, kernel: str, threads: int = 1) -> None:
         values = program(graph)
         tensors = {name: values.get(name) or outside(name, graph) for name in graph.outputs}
         self._outputs: dict[str, Tensor] = {n: t for n, t in tensors.items() if t is not None}
         self._inputs = graph.inputs
         self._closed = False
         self.rows: tuple[PlacementRow, ...] = _rows(graph, kernel)
+        only = [*self._outputs.values()] if len(graph.outputs) == 1 else []
+        self.blocks = blocks_of(only[0], threads) if only else None
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         if self._closed:
             raise ClosedError("The executable was closed before this call.")
         try:
             given = {name: inputs[name] for name in self._inputs}
+            if self.blocks is not None:
+                return dict.fromkeys(self._outputs, self.blocks.run(given))
             values = evaluate(list(self._outputs.values()), given)
             return {name: v.copy() for name, v in zip(self._outputs, values, strict=True)}
         except MemoryError as error:
@@ -101,7 +106,7 @@ class _NumpyExecutable:
         return results, [StepTime(row, start, spent, sum(a.nbytes for a in arrays))]
 
     def close(self) -> None:
-        self._outputs, self._closed = {}, True
+        self._outputs, self.blocks, self._closed = {}, None, True
 
 
 def _for_ort(graph: Graph) -> Graph:
@@ -484,6 +489,10 @@ class CpuExecutor:
         ModelError (GE-500), UnsupportedOpError (GE-501)
             ONNX Runtime refuses it; the message is its own.
         """
+        if self._may_change:
+            in_blocks = self._in_blocks(segment)
+            if in_blocks is not None:
+                return in_blocks
         refused: ModelError | None = None
         if self.engine == "onnxruntime":
             try:
@@ -499,6 +508,19 @@ class CpuExecutor:
             hint = "pip install onnxruntime"
             raise refusal(segment, whys, "cannot be computed by numpy", hint=hint)
         return _NumpyExecutable(segment, "numpy")
+
+    def _in_blocks(self, graph: Graph) -> Executable | None:
+        """Return what computes a large formula as fast as memory; None for any other graph."""
+        outputs = [graph.types.get(name) for name in graph.outputs]
+        if len(outputs) != 1 or outputs[0] is None or outputs[0].size < LEAST:
+            return None
+        inner = [graph.types.get(name) for node in graph.nodes for name in node.outputs]
+        if any(t is None or t.size not in (1, outputs[0].size) for t in inner):
+            return None
+        with suppress(UnsupportedOpError, ShapeError):
+            executable = _NumpyExecutable(graph, "numpy", self.threads)
+            return executable if executable.blocks is not None else None
+        return None
 
     def _shared_out(self, graph: Graph) -> Executable:
         """Compile for ONNX Runtime, but for nodes that are numpy's. Raises ModelError."""

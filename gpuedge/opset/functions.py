@@ -415,3 +415,8 @@ FUNCTIONS: dict[str, Function] = {
 ``above``, ``equal`` and ``none`` (NaN) are 1 or 0; ``pick`` takes its
 second argument where the first is 1, else its third;
 ``keep_nan(r, a)`` is `r`, or `a` where that is NaN; ``half`` rounds to float16."""
+
+EXACT = frozenset(
+    {"add", "sub", "mul", "div", "neg", "abs", "floor", "ceil", "round", "sqrt", "max", "min"}
+)
+"""Functions that numpy rounds exactly, as IEEE 754 has it, in one pass over its operands."""

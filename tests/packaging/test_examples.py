@@ -138,7 +138,7 @@ def test_borders_are_not_framed() -> None:
 @pytest.mark.parametrize(
     "name",
     ["03_photo.py", "04_onnx.py", "06_policy.py", "09_segmentation.py", "10_style.py",
-     "11_signal.py", "12_image.py", "demo.py"],
+     "11_signal.py", "12_image.py", "13_frames.py", "demo.py"],
 )  # fmt: skip
 def test_example_without_its_packages_says_what_to_install(name: str, tmp_path: Path) -> None:
     code = (
@@ -296,3 +296,15 @@ def test_digits_are_found_in_the_photograph(tmp_path: Path, cache: Path) -> None
         top, left = (2 * int(line.split(word)[1].split(",")[0].split(":")[0])
                      for word in (" row ", " column "))  # fmt: skip
         assert (picture[top, left : left + 48] == (255, 220, 0)).all()
+
+
+def test_a_frame_is_drawn_on_the_gpu(tmp_path: Path, cache: Path) -> None:
+    lines = run("13_frames.py", "vulkan", tmp_path, cwd=tmp_path, cache=cache).splitlines()
+    assert set(lines[0].partition(", on ")[2].split()) <= {"vulkan:0", "host"}
+    # 30 convolutions of the same numbers in another order
+    assert float(lines[1].removeprefix("largest difference to onnxruntime: ")) < 1e-3
+    picture = pixels(tmp_path / "frame.png")
+    assert picture.shape == (240, 640, 3)
+    flower, background = picture[110:130, 140:160, :].mean((0, 1)), picture[:20, :20].mean((0, 1))
+    assert flower[0] > flower[2], "red first"
+    assert flower[0] > 2 * background[0]
