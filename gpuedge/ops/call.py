@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +68,43 @@ class _Answers(threading.local):
 
     latest: list[tuple[CompiledModel, Inputs, Sequence[str]]] | None = None
 
+
+class Operation(NamedTuple):
+    """A checked call of an operation, of which some operands are lazy.
+
+    Attributes
+    ----------
+    signature : hashable
+        What its nodes depend on: name, other arguments, types of the operands.
+    graph : callable
+        Returns them as a graph.
+    arrays : mapping of str to ndarray
+        The operands that are not lazy, in the dtypes that it takes.
+    dtype : numpy.dtype
+        Of results that are floats.
+    weights : sequence of str
+        Operands that must not hold NaN.
+    device : str, Device or None
+        Where to run, as far as the call says.
+    run : callable
+        Runs it at once, on a device, with operands of which none is lazy.
+    """
+
+    op: str
+    names: Sequence[str]
+    signature: Hashable
+    graph: Callable[[], Graph]
+    arrays: Mapping[str, Array]
+    dtype: np.dtype[Any]
+    weights: Sequence[str]
+    device: str | Device | None
+    run: Callable[[Inputs, str | Device], tuple[Array, ...]]
+
+
+Record = Callable[[Operation, Sequence[Any]], "tuple[Any, ...]"]
+recorders: dict[type, Record] = {}
+"""What records operations on lazy operands, by their class: they have a dtype and a shape, and need
+not be computed yet. There is one, once its module is loaded."""
 
 models = ModelCache(LIMIT)
 _inherited: list[ModelCache] = []
@@ -211,12 +248,31 @@ def several(
     arrays, dtype = _convert(op, _stand_ins(inputs), also, others)
     types = _types(arrays, inputs)
     _check_weights(op, weights, arrays)
+    first = next((value for _, value in inputs if is_lazy(value)), None)
+    if first is not None:
+        if any(_is_large(v) and not is_lazy(v) for _, v in inputs):
+            _graph(types, write)  # or it is an error, before anything large is copied
+            plain = [(n, np.empty(0, v.dtype) if is_lazy(v) else v) for n, v in inputs]
+            arrays, _ = _convert(op, plain, also, others)
+            _check_weights(op, weights, arrays)
+        arrays = {n: arrays[n] for n, v in inputs if not is_lazy(v)}
+        operation = Operation(
+            op, [n for n, _ in inputs], (op, key, types), lambda: _graph(types, write), arrays,
+            dtype, weights, device,
+            lambda given, where: several(op, given, write, device=where, key=key, weights=weights,
+                                         also=also, others=others),
+        )  # fmt: skip
+        try:
+            return recorders[type(first)](operation, [value for _, value in inputs])
+        except UsageError as error:
+            error.asked_by = error.asked_by or f"gpuedge.{op}"
+            raise
     request = make_request(device)
     if request.device != AUTO:
         request = replace(request, fallback="error")
     signature = (op, key, types, request)
     try:
-        model = _get(signature, lambda: _graph(types, write), request)
+        model = compiled(signature, lambda: _graph(types, write), request)
     except UsageError as error:
         error.asked_by = error.asked_by or f"gpuedge.{op}"
         raise
@@ -236,12 +292,17 @@ def several(
                  for y in result.values())  # fmt: skip
 
 
+def is_lazy(value: Any) -> bool:
+    """Tell whether a value is a lazy operand."""
+    return type(value) in recorders
+
+
 def _is_large(value: Any) -> bool:
-    return type(value) is np.ndarray and value.size > LARGE
+    return (type(value) is np.ndarray and value.size > LARGE) or is_lazy(value)
 
 
 def _stand_ins(inputs: Inputs) -> Inputs:
-    """Return the operands with an empty array of the same dtype in place of each large one.
+    """Return the operands with an empty array of the same dtype in place of each large or lazy one.
 
     Copying a large operand takes seconds: first it must be known that its shape can be computed.
     """
@@ -322,7 +383,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> CompiledModel:
+def compiled(signature: Hashable, build: Callable[[], Graph], request: Request) -> CompiledModel:
+    """Return the compiled model of a signature, made now if there is none."""
     with _lock:
         model = models.get(signature)
         if model is None:
