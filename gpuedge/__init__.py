@@ -9,6 +9,7 @@ TYPE_CHECKING = False  # type checkers take this name as true; importing typing 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from gpuedge.binding import BoundSession as BoundSession
     from gpuedge.core.config import config as config
     from gpuedge.core.errors import *
     from gpuedge.decide.decision import Decision as Decision
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpuedge.sharing import SharedModel as SharedModel
 
 _LAZY = {
+    "BoundSession": "gpuedge.binding",
     "Decision": "gpuedge.decide.decision",
     "DeviceArray": "gpuedge.ops.array",
     "Device": "gpuedge.device",
@@ -66,11 +68,11 @@ _ERRORS = (
 _LAZY.update(dict.fromkeys(_OPS, "gpuedge.ops"))
 _LAZY.update(dict.fromkeys(_ERRORS, "gpuedge.core.errors"))
 __all__ = [
-    "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
-    "DTypeError", "DatabaseError", "Decision", "Device", "DeviceArray", "DeviceError",
-    "DeviceLostError", "DeviceTimeoutError", "DriverError", "GpuEdgeError", "InputError",
-    "KernelError", "KernelLimitError", "KernelSyntaxError", "MixedDevicesError", "ModelCheck",
-    "ModelError", "NoUsableDeviceError", "OutOfMemoryError", "Policy", "ProbeReport",
+    "BackendUnavailableError", "BoundSession", "ClosedError", "CompilerUnavailableError",
+    "ConfigError", "DTypeError", "DatabaseError", "Decision", "Device", "DeviceArray",
+    "DeviceError", "DeviceLostError", "DeviceTimeoutError", "DriverError", "GpuEdgeError",
+    "InputError", "KernelError", "KernelLimitError", "KernelSyntaxError", "MixedDevicesError",
+    "ModelCheck", "ModelError", "NoUsableDeviceError", "OutOfMemoryError", "Policy", "ProbeReport",
     "RequestTimeoutError", "Session", "ShapeError", "SharedModel", "UnknownDeviceError",
     "UnsupportedOpError", "UsageError", "__version__", "abs", "add", "argmax", "array",
     "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat", "config", "conv2d",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil, prod
@@ -621,7 +621,7 @@ class GpuExecutable:
     def _run_there(self, inputs: Residents) -> dict[str, Any]:
         """Compute from what lies on the device, and leave results there."""
         there = self._taken(inputs) if self.plan.passes else {}
-        made = self._places() if self.plan.passes else {}
+        made = self._places(inputs.into) if self.plan.passes else {}
         regions = self._where.regions
         places = {regions[self.plan.outputs[n]].buffer: t.buffer for n, t in made.items()}
         bound = *((n, t.buffer) for n, t in there.items()), *places.items()
@@ -634,7 +634,7 @@ class GpuExecutable:
         types = self.graph.types
         return {
             name: Resident(types[name].dtype, types[name].shape, tensor=made[name])
-            if name in made else self._result(name)
+            if name in made else self._result(name, inputs.into.get(name))
             for name in self.graph.outputs
         }  # fmt: skip
 
@@ -658,13 +658,13 @@ class GpuExecutable:
                 found[region.buffer] = known
         return found
 
-    def _places(self) -> dict[str, DeviceTensor]:
-        """Return new tensors for the outputs that have a buffer of their own, by output."""
+    def _places(self, others: Container[str]) -> dict[str, DeviceTensor]:
+        """Return new tensors for outputs that have a buffer of their own, by name, but for some."""
         made: dict[str, DeviceTensor] = {}
         taken = set[str]()
         plan, where = self.plan, self._where
         for name in self.graph.outputs:
-            if name in plan.fixed or name in plan.lows or name in plan.open:
+            if name in others or any(name in some for some in (plan.fixed, plan.lows, plan.open)):
                 continue
             region = where.regions[plan.outputs[name]]
             home = where.buffers[region.buffer]
@@ -777,14 +777,15 @@ class GpuExecutable:
     def _results(self) -> dict[str, Array]:
         return {name: self._result(name) for name in self.graph.outputs}
 
-    def _result(self, name: str) -> Array:
+    def _result(self, name: str, memory: Array | None = None) -> Array:
+        """Return an output on the host, in `memory` if it can be read into that."""
         one = self.plan.open.get(name)
         try:
             if name in self.plan.fixed:
                 return np.array(self.plan.fixed[name])
             if one is None:
                 kind = self.graph.types[name]
-                return self._numbers(name, kind.dtype, kind.shape)
+                return self._numbers(name, kind.dtype, kind.shape, memory)
             count = int(self._numbers(one.count, "int64", (1,))[0])
             if one.axis == 0:
                 return self._numbers(name, one.dtype, (count, *one.shape[1:]))
@@ -793,9 +794,11 @@ class GpuExecutable:
         except MemoryError as error:
             raise OutOfMemoryError(f"No memory for the output '{name}': {error}") from error
 
-    def _numbers(self, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
+    def _numbers(
+        self, name: str, dtype: str, shape: tuple[int, ...], memory: Array | None = None
+    ) -> Array:
         """Return what the place of an output begins with."""
-        out = self._read(self.plan.outputs[name], shape)
+        out = self._read(self.plan.outputs[name], shape, memory)
         low = self.plan.lows.get(name)
         if low is not None:
             return joined(out, self._read(low, shape), dtype)
@@ -803,8 +806,11 @@ class GpuExecutable:
             require_exact(name, out, self.executor.device, dtype=dtype)
         return out if out.dtype == dtype else rounded(out, dtype)
 
-    def _read(self, tensor: str, shape: tuple[int, ...]) -> Array:
-        out = np.empty(shape, self.plan.tensors[tensor].storage.dtype)
+    def _read(self, tensor: str, shape: tuple[int, ...], memory: Array | None = None) -> Array:
+        dtype = np.dtype(self.plan.tensors[tensor].storage.dtype)
+        fits = memory is not None and (memory.shape, memory.dtype) == (shape, dtype)
+        is_plain = fits and memory is not None and memory.flags.c_contiguous
+        out = memory if is_plain and memory is not None else np.empty(shape, dtype)
         region = self._where.regions[tensor]
         view = out.reshape(-1).view(np.uint8)
         if view.size:

@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 KEPT_BYTES = 64 << 20
 """Of unused buffers that a device keeps for the next tensors."""
+
+NOWHERE: Mapping[str, Array] = MappingProxyType({})
 
 _Kind = tuple[int, Storage]
 
@@ -222,6 +225,11 @@ class Resident:
             return None
         return tensor if (tensor.nbytes, tensor.storage) == (nbytes, storage) else None
 
+    def widened(self) -> Resident:
+        """Return what is float16 as float32; on devices it is kept so."""
+        array = None if self._array is None else self._array.astype(np.float32)
+        return Resident("float32", self.shape, array, self._tensor)
+
     def place(self, tensor: DeviceTensor) -> None:
         """Note where it lies now, too."""
         self._tensor = tensor
@@ -235,11 +243,14 @@ class Residents(Mapping[str, Array]):
     """Inputs of a run whose results are to stay where they are computed.
 
     As a mapping it has arrays of the host: what needs them there reads them back by asking. A
-    device that has one of `values` takes it as it lies, and gives residents as results.
+    device that has one of `values_there` takes it as it lies, and gives residents as results; but
+    what is to go `into` memory of the host.
     """
 
-    def __init__(self, values: Mapping[str, Resident | Array]) -> None:
-        self.values_there = values
+    def __init__(
+        self, values: Mapping[str, Resident | Array], into: Mapping[str, Array] = NOWHERE
+    ) -> None:
+        self.values_there, self.into = values, into
 
     def __getitem__(self, name: str) -> Array:
         value = self.values_there[name]

@@ -12,7 +12,7 @@ import numpy as np
 from gpuedge.core.dtypes import ACCEPTED, BYTES, as_operand, no_copy, rounded
 from gpuedge.core.errors import InputError, MixedDevicesError
 from gpuedge.device import Device
-from gpuedge.executors.resident import Resident
+from gpuedge.executors.resident import Resident, resident
 from gpuedge.ops.call import Array, Operation, one_operator, recorders, simple
 from gpuedge.ops.chain import (
     Chain,
@@ -320,8 +320,12 @@ def _source(given: Array, dtype: Any, request: Request, *, copy: bool) -> LazyAr
 
 
 def _request(device: str | Device | None) -> Request:
-    """Return where arrays of a device are; devices have their number there."""
-    request = make_request(device)
+    """Return where arrays of a device are."""
+    return located(make_request(device))
+
+
+def located(request: Request) -> Request:
+    """Return a request whose device has its number. Raises NoUsableDeviceError (GE-103)."""
     if request.executor is None and request.device not in (AUTO, CPU):
         return replace(request, device=POOL.named(request.device).device)
     return request
@@ -342,6 +346,30 @@ def _request_of(operation: Operation, values: Sequence[Any]) -> Request:
                 hint=f"gpuedge.array(x, device={first.device!r}) moves one of them",
             )
     return first
+
+
+def over(request: Request, result: Any) -> DeviceArray:
+    """Return an array that has a result of a run: a `Resident`, or an array of the host."""
+    value = resident(result)
+    dtype = value.dtype
+    if dtype == "float16":  # kept as in chains
+        value = value.widened()
+    return DeviceArray(LazyArray(request, dtype, value.shape, value=value))
+
+
+def resident_of(array: DeviceArray) -> Resident:
+    """Return what there is of an array, computed now if it is not yet. Raises GpuEdgeError."""
+    return array.compute()._lazy.resident
+
+
+def check_place(what: str, value: DeviceArray, request: Request) -> None:
+    """Check that an array is where a request runs. Raises MixedDevicesError (GE-207)."""
+    theirs = value._lazy.request
+    if _place(theirs) != _place(request):
+        raise MixedDevicesError(
+            f"An array on {_named(theirs)} is {what} on {_named(request)}.",
+            hint=f"gpuedge.array(x, device={request.device!r}) moves it",
+        )
 
 
 def _place(request: Request) -> tuple[Any, ...]:

@@ -333,6 +333,8 @@ def evaluate(array: LazyArray) -> CompiledModel:
 
     Raises GpuEdgeError.
     """
+    if array.node is None:
+        _ = array.resident  # it was lost, and says so
     request = replace(array.request, stays=True)
     for attempt in range(ATTEMPTS):
         chain = Chain(array)

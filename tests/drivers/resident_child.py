@@ -21,6 +21,9 @@ import numpy as np
 import gpuedge
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.resident import KEPT_BYTES
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.ir import TensorType
+from gpuedge.graph.writer import to_bytes
 from gpuedge.runtime.devices import POOL
 
 DEVICE = sys.argv[1]
@@ -342,9 +345,123 @@ def forked() -> None:
     same(there, a * 3)
 
 
+def model(*shape: int, dtype: str = "float32") -> bytes:
+    """Return y = relu(x) + b, and z = y * y."""
+    builder = GraphBuilder()
+    for name in "xb":
+        builder.input(name, TensorType(dtype, shape))
+    y = builder.add("Add", [builder.add("Relu", ["x"]), "b"], output="y")
+    builder.output(y, builder.add("Mul", [y, y], output="z"))
+    return to_bytes(builder.build())
+
+
+def wanted_of(x: Any, b: Any) -> dict[str, Any]:
+    y = np.maximum(x, 0) + b
+    return {"y": y, "z": y * y}
+
+
+def bound_sessions() -> None:
+    a, b = whole(6, 10), whole(6, 10)
+    with (
+        gpuedge.Session(model(6, 10), device=DEVICE) as first,
+        gpuedge.Session(model(6, 10), device=DEVICE) as second,
+    ):
+        x, y = first.input("x"), np.empty((6, 10), np.float32)
+        there = on(b)
+        one = first.bind({"x": x, "b": there}, {"y": y})
+        for _ in range(3):
+            x[:] = whole(6, 10)
+            found = one.run()
+            assert found["y"] is y
+            same(y, wanted_of(x, b)["y"])
+            same(found["z"], wanted_of(x, b)["z"])
+        turned = np.empty((10, 6), np.float32).T  # not contiguous: copied
+        first.bind({"x": a.T.copy().T, "b": b}, {"y": turned}).run()
+        same(turned, wanted_of(a, b)["y"])
+        alone = first.bind({"x": on(a), "b": there})
+        other = second.bind({"x": alone.run()["y"], "b": there})
+        if DEVICE != "cpu":
+            impl = executor().impl
+            for _ in range(8):  # the first result of a session is compared with the CPU's
+                last = other.run({"x": alone.run()["y"]})["y"]
+            written, before = count_writes(impl), impl.counters.snapshot()
+            for _ in range(10):
+                last = other.run({"x": alone.run()["y"]})["y"]
+            counted = {n: v - before[n] for n, v in impl.counters.snapshot().items()}
+            del impl.write
+            assert written[0] == 0, written
+            wanted = {"allocations": 0, "compilations": 0, "recordings": 0, "submits": 20}
+            assert counted == wanted, counted
+        last = other.run({"x": alone.run()["y"]})["y"]
+        same(last - 1, wanted_of(wanted_of(a, b)["y"], b)["y"] - 1)
+        same(other.run({"x": on(a) * 2})["y"], wanted_of(a * 2, b)["y"])
+        same(first.run({"x": a, "b": b})["y"], wanted_of(a, b)["y"])
+        same(first.run([on(a), there])["z"], wanted_of(a, b)["z"])
+    half = a.astype(np.float16)
+    with gpuedge.Session(model(6, 10, dtype="float16"), device=DEVICE) as session:
+        found = session.bind({"x": on(half), "b": half}).run()
+        same(found["y"], wanted_of(half, half)["y"])
+        same(found["y"] + 1, wanted_of(half, half)["y"] + np.float16(1))
+        policy = gpuedge.Policy(crosscheck=1.0)
+    with gpuedge.Session(model(6, 10), device=DEVICE, policy=policy) as checked:
+        same(checked.bind({"x": on(a), "b": b}).run()["z"], wanted_of(a, b)["z"])
+        assert DEVICE == "cpu" or checked.health.crosschecks == 1
+
+
+def bound_badly() -> None:
+    a, b = whole(6, 10), whole(6, 10)
+    read_only = np.empty((6, 10), np.float32)
+    read_only.flags.writeable = False
+    good = {"x": a, "b": b}
+    two = np.empty((7, 10), np.float32)
+    elsewhere = gpuedge.array(a, device="auto")
+    with gpuedge.Session(model(6, 10), device=DEVICE) as session:
+        for inputs, outputs, error, words in (
+            ({"x": a}, None, gpuedge.InputError, "'b' is missing"),
+            ({**good, "c": a}, None, gpuedge.InputError, "no input 'c'"),
+            ([a, b], None, gpuedge.InputError, "dict by name"),
+            ({**good, "x": a.tolist()}, None, gpuedge.InputError, "bound to list"),
+            ({**good, "x": a[:3]}, None, gpuedge.ShapeError, "'x'"),
+            ({**good, "x": on(a[:3])}, None, gpuedge.ShapeError, "'x'"),
+            ({**good, "x": a.astype(np.float64)}, None, gpuedge.DTypeError, "float64"),
+            ({**good, "x": on(a > 0)}, None, gpuedge.DTypeError, "bool"),
+            ({**good, "x": elsewhere}, None, gpuedge.MixedDevicesError, "auto"),
+            (good, {"w": a}, gpuedge.InputError, "no output"),
+            (good, {"y": read_only}, gpuedge.InputError, "cannot be written"),
+            (good, {"y": a.astype(np.float16)}, gpuedge.DTypeError, "float16"),
+            (good, {"y": np.empty((6, 9), np.float32)}, gpuedge.ShapeError, "[6, 9]"),
+            (good, {"y": two[:6], "z": two[1:]}, gpuedge.InputError, "share memory"),
+            (good, {"y": a}, gpuedge.InputError, "share memory"),
+        ):
+            try:
+                session.bind(inputs, outputs)
+            except error as raised:
+                assert words in str(raised), raised
+            else:
+                raise AssertionError(f"no {error.__name__}: {words}")
+        bound = session.bind(good)
+        try:
+            bound.run({"x": a[:2]})
+        except gpuedge.ShapeError:
+            same(bound.run()["y"], wanted_of(a, b)["y"])
+        else:
+            raise AssertionError("another shape")
+        for wrong in (lambda: session.input("w"), lambda: session.input("x", (1, 2))):
+            try:
+                wrong()
+            except gpuedge.UsageError:
+                continue
+            raise AssertionError("no such input")
+    try:
+        bound.run()
+    except gpuedge.ClosedError:
+        return
+    raise AssertionError("the session was closed")
+
+
 CHECKS: tuple[Callable[[], None], ...] = (
     operators, functions, dtypes, awkward_memory, fused_and_kept, shared_steps, long_chains,
-    weights_go_up_once, freed_from_threads, refused, forked, lost,
+    bound_sessions, bound_badly, weights_go_up_once, freed_from_threads, refused, forked, lost,
 )  # fmt: skip
 
 
