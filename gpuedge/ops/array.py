@@ -128,7 +128,7 @@ class DeviceArray:
             places = [value.device, CPU if value.is_on_host else None]
             return f"computed; on {' and '.join(p for p in places if p)}"
         chain = Chain(lazy_array)
-        model, _ = chain.compiled(replace(lazy_array.request, stays=True))
+        model, _ = chain.compiled(lazy_array.request)
         rows = [f"{r.device}: {', '.join(r.ops)} by {r.kernel}" for r in model.rows]
         what = f"{len(chain.steps)} recorded operations, {len(rows)} kernels"
         return "\n".join([f"{what}: {model.decision.reason}", *rows])
@@ -325,10 +325,14 @@ def _request(device: str | Device | None) -> Request:
 
 
 def located(request: Request) -> Request:
-    """Return a request whose device has its number. Raises NoUsableDeviceError (GE-103)."""
-    if request.executor is None and request.device not in (AUTO, CPU):
-        return replace(request, device=POOL.named(request.device).device)
-    return request
+    """Return a request of arrays that stay on a device, which has its number there.
+
+    Raises NoUsableDeviceError (GE-103).
+    """
+    device = request.device
+    if request.executor is None and device not in (AUTO, CPU):
+        device = POOL.named(device).device
+    return replace(request, device=device, stays=True, told=set(), progress=None)
 
 
 def _request_of(operation: Operation, values: Sequence[Any]) -> Request:
@@ -423,4 +427,5 @@ def _now(operation: Operation, values: Sequence[Any], request: Request) -> tuple
     arrays = [v.numpy() if isinstance(v, DeviceArray) else v for v in values]
     own = request.executor
     device = request.device if own is None else Device(own, "an array is on it", request.policy)
-    return operation.run(list(zip(operation.names, arrays, strict=True)), device)
+    inputs = list(zip(operation.names, arrays, strict=True))
+    return operation.run(inputs=inputs, device=device)

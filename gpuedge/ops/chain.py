@@ -335,11 +335,10 @@ def evaluate(array: LazyArray) -> CompiledModel:
     """
     if array.node is None:
         _ = array.resident  # it was lost, and says so
-    request = replace(array.request, stays=True)
     for attempt in range(ATTEMPTS):
         chain = Chain(array)
         results = chain.results()
-        model, values = chain.compiled(request)
+        model, values = chain.compiled(array.request)
         try:
             outputs = model.run(Residents(values))
         except (DeviceError, ClosedError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -459,9 +460,33 @@ def bound_badly() -> None:
     raise AssertionError("the session was closed")
 
 
+def in_a_worker() -> None:
+    """The same where the driver is in a process of its own, and when that is killed."""
+    if DEVICE == "cpu":
+        return
+    a = whole(5, 6)
+    with gpuedge.config(isolation="process"):
+        x = on(a)
+        there = (x * 3).compute()
+        same(there - x, a * 2)
+        try:
+            x + gpuedge.array(a, device=f"{DEVICE}:0")
+            with gpuedge.config(isolation="inline"):
+                x + on(a)
+        except gpuedge.MixedDevicesError as error:
+            assert "in process" in str(error), error
+        else:
+            raise AssertionError("another process")
+        os.kill(POOL.gpu(x.device, "process").impl.pid, signal.SIGKILL)
+        time.sleep(0.2)
+        same(there + 1, a * 3 + 1)
+        same(there, a * 3)
+
+
 CHECKS: tuple[Callable[[], None], ...] = (
     operators, functions, dtypes, awkward_memory, fused_and_kept, shared_steps, long_chains,
-    bound_sessions, bound_badly, weights_go_up_once, freed_from_threads, refused, forked, lost,
+    bound_sessions, bound_badly, weights_go_up_once, freed_from_threads, refused, forked,
+    in_a_worker, lost,
 )  # fmt: skip
 
 
