@@ -9,6 +9,7 @@ TYPE_CHECKING = False  # type checkers take this name as true; importing typing 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from gpuedge.binding import BoundSession as BoundSession
     from gpuedge.core.config import config as config
     from gpuedge.core.errors import *
     from gpuedge.decide.decision import Decision as Decision
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from gpuedge.device import open as open
     from gpuedge.executors.quantiser import quantize as quantize
     from gpuedge.ops import *
+    from gpuedge.ops.array import DeviceArray as DeviceArray
+    from gpuedge.ops.array import array as array
     from gpuedge.ops.frames import for_frames as for_frames
     from gpuedge.probing.api import probe as probe
     from gpuedge.probing.report import ProbeReport as ProbeReport
@@ -27,13 +30,16 @@ if TYPE_CHECKING:
     from gpuedge.sharing import SharedModel as SharedModel
 
 _LAZY = {
+    "BoundSession": "gpuedge.binding",
     "Decision": "gpuedge.decide.decision",
+    "DeviceArray": "gpuedge.ops.array",
     "Device": "gpuedge.device",
     "ModelCheck": "gpuedge.runtime.check",
     "Policy": "gpuedge.decide.policy",
     "ProbeReport": "gpuedge.probing.report",
     "Session": "gpuedge.session",
     "SharedModel": "gpuedge.sharing",
+    "array": "gpuedge.ops.array",
     "check": "gpuedge.runtime.check",
     "config": "gpuedge.core.config",
     "for_frames": "gpuedge.ops.frames",
@@ -57,28 +63,30 @@ _ERRORS = (
     "GpuEdgeError", "BackendUnavailableError", "ClosedError", "CompilerUnavailableError",
     "ConfigError", "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError",
     "DeviceTimeoutError", "DriverError", "InputError", "KernelError", "KernelLimitError",
-    "KernelSyntaxError", "ModelError", "NoUsableDeviceError", "OutOfMemoryError",
-    "RequestTimeoutError", "ShapeError", "UnknownDeviceError", "UnsupportedOpError", "UsageError",
+    "KernelSyntaxError", "MixedDevicesError", "ModelError", "NoUsableDeviceError",
+    "OutOfMemoryError", "RequestTimeoutError", "ShapeError", "UnknownDeviceError",
+    "UnsupportedOpError", "UsageError",
 )  # fmt: skip
 _LAZY.update(dict.fromkeys(_OPS, "gpuedge.ops"))
 _LAZY.update(dict.fromkeys(_ERRORS, "gpuedge.core.errors"))
 __all__ = [
-    "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
-    "DTypeError", "DatabaseError", "Decision", "Device", "DeviceError", "DeviceLostError",
-    "DeviceTimeoutError", "DriverError", "GpuEdgeError", "InputError", "KernelError",
-    "KernelLimitError", "KernelSyntaxError", "ModelCheck", "ModelError", "NoUsableDeviceError",
-    "OutOfMemoryError", "Policy", "ProbeReport", "RequestTimeoutError", "Session", "ShapeError",
-    "SharedModel", "UnknownDeviceError", "UnsupportedOpError", "UsageError", "__version__", "abs",
-    "add", "argmax", "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat",
-    "config", "conv2d", "conv_transpose2d", "cos", "crop", "div", "elementwise", "elu", "equal",
-    "erf", "exp", "flatten", "flip", "floor", "for_frames", "freeze_support", "gelu", "gemm",
-    "global_avg_pool2d", "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid",
-    "hard_swish", "leaky_relu", "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d",
-    "maximum", "mean", "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open",
-    "pad", "pow", "prelu", "probe", "quantize", "reciprocal", "relu", "relu6", "reshape", "resize",
-    "round", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "slice", "softmax", "softplus",
-    "softsign", "sqrt", "sub", "sum", "take", "tanh", "thresholded_relu", "to_float", "topk",
-    "transpose", "where",
+    "BackendUnavailableError", "BoundSession", "ClosedError", "CompilerUnavailableError",
+    "ConfigError", "DTypeError", "DatabaseError", "Decision", "Device", "DeviceArray",
+    "DeviceError", "DeviceLostError", "DeviceTimeoutError", "DriverError", "GpuEdgeError",
+    "InputError", "KernelError", "KernelLimitError", "KernelSyntaxError", "MixedDevicesError",
+    "ModelCheck", "ModelError", "NoUsableDeviceError", "OutOfMemoryError", "Policy", "ProbeReport",
+    "RequestTimeoutError", "Session", "ShapeError", "SharedModel", "UnknownDeviceError",
+    "UnsupportedOpError", "UsageError", "__version__", "abs", "add", "argmax", "array",
+    "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat", "config", "conv2d",
+    "conv_transpose2d", "cos", "crop", "div", "elementwise", "elu", "equal", "erf", "exp",
+    "flatten", "flip", "floor", "for_frames", "freeze_support", "gelu", "gemm", "global_avg_pool2d",
+    "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid", "hard_swish", "leaky_relu",
+    "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "mean",
+    "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open", "pad", "pow",
+    "prelu", "probe", "quantize", "reciprocal", "relu", "relu6", "reshape", "resize", "round",
+    "selu", "sigmoid", "sign", "silu", "sin", "sinh", "slice", "softmax", "softplus", "softsign",
+    "sqrt", "sub", "sum", "take", "tanh", "thresholded_relu", "to_float", "topk", "transpose",
+    "where",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -6,7 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from operator import index
 from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
 
 from gpuedge.core import config
 from gpuedge.core.errors import InputError, ModelError, OutOfMemoryError, UsageError
@@ -23,6 +26,7 @@ from gpuedge.runtime.inputs import (
     check_inputs,
     check_timeout,
     chosen,
+    fitting,
     fixed_shape,
     own_copies,
     shapes_for,
@@ -36,6 +40,7 @@ from gpuedge.safety.interrupts import entry, let_go, whole
 if TYPE_CHECKING:
     import onnx
 
+    from gpuedge.binding import BoundSession
     from gpuedge.decide.decision import Decision
     from gpuedge.decide.policy import Policy
     from gpuedge.device import Device
@@ -110,7 +115,7 @@ class Session:
         request.tell("read", 1, 1)
         self._compiler = Compiler(self._model, request)
         self._server = Server(self._compiler, request)
-        self._device = request.device
+        self._device, self._request = request.device, request
         fixed = [fixed_shape(signature) for signature in self.inputs.values()]
         if all(shape is not None for shape in fixed) and not self._compiler.parameters:
             self._server.prepare(tuple(shape for shape in fixed if shape is not None))
@@ -236,6 +241,68 @@ class Session:
             return failed
         shapes = shapes_of(arrays, self._compiler.parameters)
         return self._server.submit(arrays, shapes, seconds)
+
+    @whole
+    def bind(
+        self, inputs: Mapping[str, Any], outputs: Mapping[str, Array] | None = None
+    ) -> BoundSession:
+        """Bind the model to arrays on its device, and to memory that is read and written in place.
+
+        Parameters
+        ----------
+        inputs : mapping of str to ndarray or DeviceArray
+            Every input by name. An array of numpy is read in each run (and copied first if it is
+            not contiguous): write to it between runs, as to `input`. One of `gpuedge.array` is not
+            moved at all.
+        outputs : mapping of str to ndarray, optional
+            Memory for results. Those that are not named stay on the device.
+
+        Returns
+        -------
+        BoundSession
+            Call its `run`.
+
+        Raises
+        ------
+        InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201)
+            They do not fit the model; memory of an output is read-only, or shared with another.
+        MixedDevicesError (GE-207)
+            An array is on another device.
+        ClosedError (GE-204)
+            The session was closed.
+        """
+        self._server.check_open()
+        from gpuedge import binding  # with all operations
+
+        return binding.BoundSession(self._server, self._compiler, self._request, inputs, outputs)
+
+    @whole
+    def input(self, name: str, shape: Sequence[int] | None = None) -> Array:
+        """Return memory to write an input to, of its dtype and of zeros.
+
+        Parameters
+        ----------
+        name : str
+        shape : sequence of int, optional
+            Where the model leaves it open.
+
+        Raises
+        ------
+        InputError (GE-203), ShapeError (GE-201)
+            The model has no such input; the shape is missing or does not fit.
+        """
+        if name not in self._model.inputs:
+            raise InputError(
+                f"The model has no input {shown(str(name))}.",
+                known=f"inputs: {', '.join(map(shown, self._model.inputs))}",
+            )
+        signature = self._model.inputs[name]
+        extents = fixed_shape(signature) if shape is None else tuple(map(index, shape))
+        if extents is None:
+            raise InputError(
+                f"The model leaves the shape of {shown(name)} open.", hint="input(name, shape)"
+            )
+        return fitting(name, np.zeros(extents, signature[0]), signature)
 
     @whole
     def warm_up(self, shapes: Mapping[str, Sequence[int]] | None = None) -> None:

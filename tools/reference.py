@@ -45,11 +45,12 @@ This page is made by `make generate` from the table in `gpuedge/safety/store.py`
 
 CLASSES = (
     ("Models", ("Session", "Policy", "Decision", "check", "ModelCheck", "quantize", "for_frames")),
+    ("Arrays on a device", ("array", "DeviceArray", "BoundSession")),
     ("Devices", ("probe", "ProbeReport", "open", "Device", "SharedModel", "config",
                  "freeze_support")),
 )  # fmt: skip
 
-RETURNED = ("Decision", "ModelCheck", "ProbeReport", "Device")
+RETURNED = ("Decision", "ModelCheck", "ProbeReport", "Device", "DeviceArray", "BoundSession")
 """Classes that functions return: nobody calls them."""
 
 LISTS = ("Parameters", "Attributes", "Raises")

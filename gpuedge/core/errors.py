@@ -11,6 +11,7 @@ GpuEdgeError                      GE-100
 |   |   +-- NotFiniteError        GE-205  NaN or infinity, on a device that does not keep them
 |   |   +-- InexactError          GE-206  an integer that a device does not hold exactly
 |   +-- ClosedError               GE-204  the object was closed before
+|   +-- MixedDevicesError         GE-207  arrays of different devices in one operation
 +-- KernelError                   GE-300
 |   +-- KernelSyntaxError         GE-301  kernel text does not parse or type-check
 |   +-- CompilerUnavailableError  GE-302  no GLSL compiler is installed
@@ -37,8 +38,8 @@ __all__ = [
     "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
     "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError", "DeviceTimeoutError",
     "DriverError", "GpuEdgeError", "InexactError", "InputError", "KernelError", "KernelLimitError",
-    "KernelSyntaxError", "ModelError", "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError",
-    "RequestTimeoutError", "ShapeError",
+    "KernelSyntaxError", "MixedDevicesError", "ModelError", "NoUsableDeviceError", "NotFiniteError",
+    "OutOfMemoryError", "RequestTimeoutError", "ShapeError",
     "UnknownDeviceError", "UnsupportedOpError", "UpdateError", "UsageError",
 ]  # fmt: skip
 
@@ -160,6 +161,12 @@ class ClosedError(UsageError):
     """The device or session was closed before this call."""
 
     code = "GE-204"
+
+
+class MixedDevicesError(UsageError):
+    """An operation is given arrays that are on different devices."""
+
+    code = "GE-207"
 
 
 class KernelError(GpuEdgeError):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil, prod
-from time import perf_counter, process_time
-from types import TracebackType
+from types import MappingProxyType, TracebackType
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -21,7 +21,6 @@ from gpuedge.backends.base import (
     Dispatch,
     Program,
     Recording,
-    Ticket,
     Usage,
 )
 from gpuedge.capdb import Restrictions, classify, restrict
@@ -41,11 +40,12 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.core.storage import BUFFER, HALF_TEXELS, TEXELS
-from gpuedge.core.times import STOPPED_S
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
 from gpuedge.executors.driver_calls import NoMarker, cause_of
 from gpuedge.executors.programs import Programs, RefusedPassError
+from gpuedge.executors.resident import DeviceTensor, Resident, Residents, TensorMemory
 from gpuedge.executors.timing import Stepper
+from gpuedge.executors.waiting import submit_and_wait
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
 from gpuedge.opset.digits import joined
@@ -64,7 +64,7 @@ from gpuedge.safety.blocklist import Marker
 from gpuedge.safety.deadline import keep
 from gpuedge.safety.interrupts import held, rlock
 from gpuedge.safety.paths import cache_dir
-from gpuedge.safety.watchdog import Slowness, Watchdog, is_active
+from gpuedge.safety.watchdog import Slowness, Watchdog
 
 POISON = 0xAB
 
@@ -73,9 +73,9 @@ PIECE_S = 0.25
 i915 after 0.64 s where another program waits (Linux, CONFIG_DRM_I915_PREEMPT_TIMEOUT), Windows
 after 2 s (TdrDelay). A few hundred submissions a minute cost nothing beside such work."""
 
-AHEAD = 2
-"""How many pieces are submitted at a time: the device has one to go on with while this process
-notices that the one before is done."""
+OTHER_PLACES = 8
+"""Recordings of an executable over resident tensors; one more replaces the oldest.
+Two of each operand and result, taken in turn, make as many."""
 
 TEXEL_BYTES = {TEXELS: 16, HALF_TEXELS: 8}
 MORE_BYTES = 256
@@ -83,6 +83,11 @@ MORE_BYTES = 256
 
 log = logging.getLogger("gpuedge.gpu")
 
+
+Bound = tuple[tuple[str, Buffer], ...]
+"""Buffers that belong to others, by their names in an arrangement."""
+
+NOBODYS: Mapping[str, Buffer] = MappingProxyType({})
 
 _Judged = tuple[Callable[[], Graph | None], Plan | dict[int, str]]
 _UNJUDGED: _Judged = (lambda: None), {}
@@ -154,6 +159,8 @@ class GpuExecutor:
     ----------
     programs : Programs
         Its kernels; entered under `lock`.
+    tensors : TensorMemory
+        The buffers of its resident tensors.
     closed : bool
         True as soon as nothing may start on it any more.
     released : bool
@@ -189,6 +196,7 @@ class GpuExecutor:
         caps = replace(impl.caps, device_class=classify(impl.info.identity))
         self.caps: Caps = restrict.apply(caps, restrictions or Restrictions())
         self.programs = Programs(impl)
+        self.tensors = TensorMemory(self)
         self.slowness = Slowness()
         self.lock = rlock()
         self.closed = self.released = self.is_hung = self._was_struck = False
@@ -213,6 +221,7 @@ class GpuExecutor:
     def compile(
         self, segment: Graph, precision: StoragePrecision = EXACT,
         watchdog_s: float | None = None, progress: Progress = _go_on, *, rewrites: bool = True,
+        stays: bool = False,
     ) -> GpuExecutable:  # fmt: skip
         """Plan, build and record a segment.
 
@@ -230,6 +239,9 @@ class GpuExecutor:
             Called between steps, while others may use the device and the processor.
         rewrites : bool
             As for `gpuedge.plan.planner.plan`.
+        stays : bool
+            Whether operands and results stay on the device: buffers for those that come from the
+            host or go there are made when one does.
 
         Raises
         ------
@@ -249,7 +261,7 @@ class GpuExecutor:
                 planned = plan(segment, self.caps, self._restricted, precision, rewrites=rewrites)
             progress("plan", 1, 1)
             try:
-                return GpuExecutable(self, segment, planned, progress)
+                return GpuExecutable(self, segment, planned, progress, stays=stays)
             except RefusedPassError as refused:
                 if refused.launch.variant.removesuffix("_f16").endswith("_map"):
                     raise refused.error from None
@@ -399,31 +411,39 @@ class GpuExecutor:
 class GpuExecutable:
     """A recorded segment: write inputs, submit, wait, read outputs.
 
-    Attributes
-    ----------
-    recordings : list of Recording
-        What is submitted for a run: one, or several where it takes longer than `PIECE_S`.
+    Inputs and outputs that are resident tensors (`Residents`) lie in buffers of their own: then the
+    segment is recorded over these once more.
     """
 
-    def __init__(self, executor: GpuExecutor, graph: Graph, plan: Plan, progress: Progress) -> None:
+    def __init__(
+        self, executor: GpuExecutor, graph: Graph, plan: Plan, progress: Progress, *, stays: bool
+    ) -> None:
         self.executor = executor
         self.graph = graph
         self.plan = plan
         self.rows = tuple(_row(executor.device, s) for s in plan.steps)
         self._buffers: dict[str, Buffer] = {}
         self._programs: list[Program] = []
-        self.recordings: list[Recording] = []
-        self._ends: list[int] = []  # of each of them, the pass after its last
+        self._recorded: dict[Bound, list[Recording]] = {}
+        self._ends: list[int] = []  # of each recording in a list, the pass after its last
         self._took: list[float] = []  # what they took in the run before
         self.watchdog = Watchdog(executor.slowness)
         self._running = executor.running_first
         self._inputs: list[PlanTensor] = []
+        self._filled: dict[str, list[Any]] = {}  # own buffers, and the residents that they hold
+        self._is_closed = False
         self._where: Arrangement = arrange_on(plan, executor.caps)
         try:
-            self._build(progress)
+            self._build(progress, stays=stays)
         except BaseException:
             self.close()
             raise
+        executor.tensors.executables.add(self)
+
+    @property
+    def recordings(self) -> list[Recording]:
+        """What is submitted for a run: one, or several where it takes longer than `PIECE_S`."""
+        return self._recorded.get((), [])
 
     @property
     def memory(self) -> dict[str, int]:
@@ -433,8 +453,8 @@ class GpuExecutable:
         """
         return {**self._where.memory, "most_alive": self._where.most_alive}
 
-    def _build(self, progress: Progress) -> None:
-        impl, where, building = self.executor.impl, self._where, self.executor.building
+    def _build(self, progress: Progress, *, stays: bool) -> None:
+        where, building = self._where, self.executor.building
         tensors = self.plan.tensors
         # one by one, so that `close` finds what was made before a failure
         for number, launch in enumerate(self.plan.passes, 1):
@@ -444,34 +464,71 @@ class GpuExecutable:
             progress("compile", number, len(self.plan.passes))
         self.executor.flush()
         with building():
-            for name, home in where.buffers.items():
-                self._buffers[name] = impl.alloc(home.nbytes, Usage(home.role), home.storage)
+            for name in where.buffers:
+                if not (stays and name in (*where.inputs, *where.outputs)):
+                    self._own(name)
         kept = [t for t in tensors.values() if t.is_constant and t.name == t.memory]
         for number, tensor in enumerate(kept, 1):
             with building():
                 self._upload(tensor, self.plan.constants)
             progress("upload", number, len(kept))
         self._inputs = [tensors[name] for name in where.inputs]
-        with building():
-            self._record([len(self.plan.passes)])
+        self._ends = [len(self.plan.passes)]
+        if not stays:
+            with building():
+                self._recordings(())
 
-    def _record(self, ends: list[int]) -> None:
+    def _own(self, name: str) -> Buffer:
+        """Return a buffer of this executable, made now if it is not there yet."""
+        if name not in self._buffers:
+            home = self._where.buffers[name]
+            made = self.executor.impl.alloc(home.nbytes, Usage(home.role), home.storage)
+            self._buffers[name] = made
+        return self._buffers[name]
+
+    def _recordings(self, bound: Bound) -> list[Recording]:
+        """Return the passes recorded over buffers of others, and for the rest over its own."""
+        if bound in self._recorded:
+            return self._recorded[bound]
+        others = [key for key in self._recorded if key]
+        for key in others[: len(others) + 1 - OTHER_PLACES]:
+            self._drop(key)
+        self._recorded[bound] = made = self._pieces(bound, self._ends)
+        return made
+
+    def _pieces(self, bound: Bound, ends: Sequence[int]) -> list[Recording]:
         """Record the passes in pieces, which end before the passes `ends`."""
-        impl, before = self.executor.impl, self.recordings
+        where, theirs = self._where, dict(bound)
         inputs, outputs = (
-            [self._buffers[n] for n in names] for names in (self._where.inputs, self._where.outputs)
+            [self._own(n) for n in names if n not in theirs]
+            for names in (where.inputs, where.outputs)
         )
-        work, pieces = self._dispatches(), list[Recording]()
+        work, pieces = self._dispatches(theirs), list[Recording]()
         for first, end in zip([0, *ends], ends, strict=False):
             some = work[first:end]
             if first:  # it sees what the pieces before it wrote
                 some[0] = replace(some[0], depends=True)
             ins, outs = () if first else inputs, outputs if end == len(work) else ()
-            pieces.append(impl.record(some, ins, outs))
-        self.recordings, self._ends, self._took = pieces, ends, []
-        self.watchdog.pieces = len(pieces)
-        for old in before:
-            impl.release(old)
+            pieces.append(self.executor.impl.record(some, ins, outs))
+        return pieces
+
+    def _record(self, ends: list[int]) -> None:
+        """Record everything anew in pieces that end before the passes `ends`."""
+        before = list(self._recorded)
+        pieces = {key: self._pieces(key, ends) for key in before}
+        for key in before:
+            self._drop(key)
+        self._recorded, self._ends, self._took = pieces, ends, []
+        self.watchdog.pieces = len(ends)
+
+    def _drop(self, bound: Bound) -> None:
+        for recording in self._recorded.pop(bound):
+            self.executor.impl.release(recording)
+
+    def forget(self, buffer: Buffer) -> None:
+        """Drop what is recorded over a buffer that is about to be freed."""
+        for bound in [b for b in self._recorded if any(mine is buffer for _, mine in b)]:
+            self._drop(bound)
 
     def _cut(self, seconds: Sequence[float]) -> None:
         """Record pieces that take so long in parts of about `PIECE_S`; in one if all are short."""
@@ -484,7 +541,7 @@ class GpuExecutable:
         if ends != self._ends:
             self._record(ends)
 
-    def _dispatches(self) -> list[Dispatch]:
+    def _dispatches(self, theirs: Mapping[str, Buffer] = NOBODYS) -> list[Dispatch]:
         dispatches = []
         for launch, program, depends in zip(
             self.plan.passes, self._programs, self._where.depends, strict=True
@@ -494,18 +551,19 @@ class GpuExecutable:
             params = {p.name: launch.specs[p.name] for p in program.blob.push if p.type != "ivec4"}
             push = program.blob.pack_push(extents, params)
             kinds = [t.storage for t in program.blob.tensors]
-            bindings = tuple(self._bound(n, k) for n, k in zip(names, kinds, strict=True))
+            pairs = zip(names, kinds, strict=True)
+            bindings = tuple(self._bound(n, k, theirs) for n, k in pairs)
             dispatches.append(Dispatch(program, bindings, push, launch.groups, depends))
         return dispatches
 
-    def _bound(self, name: str, kind: str) -> Binding:
+    def _bound(self, name: str, kind: str, theirs: Mapping[str, Buffer]) -> Binding:
         """Return what a kernel gets of a tensor; of a texel buffer some more where there is room.
 
         Kernels clamp their reads, so that this is never read. Mesa 22.3 compiles a kernel once for
         sizes whose bits 8 to 15 are 0, and once for all others: it takes them for a level of an
         image (`level_zero_only` in `lp_sampler_static_texture_state`).
         """
-        binding, texel = self._binding(name), TEXEL_BYTES.get(kind, 0)
+        binding, texel = self._binding(name, theirs), TEXEL_BYTES.get(kind, 0)
         more = binding.nbytes + MORE_BYTES
         is_usual = not texel or binding.nbytes & 0xFF00
         if is_usual or more > texel * self.executor.caps.max_texel_elements:
@@ -513,14 +571,19 @@ class GpuExecutable:
         has_room = binding.offset + more <= binding.buffer.nbytes
         return replace(binding, nbytes=more) if has_room else binding
 
-    def _binding(self, name: str) -> Binding:
+    def _binding(self, name: str, theirs: Mapping[str, Buffer] = NOBODYS) -> Binding:
         region = self._where.regions[name]
-        return Binding(self._buffers[region.buffer], region.offset, region.nbytes)
+        buffer = theirs.get(region.buffer) or self._own(region.buffer)
+        return Binding(buffer, region.offset, region.nbytes)
 
-    def _upload(self, tensor: PlanTensor, values: Mapping[str, Array]) -> None:
+    def _upload(
+        self, tensor: PlanTensor, values: Mapping[str, Array], there: Buffer | None = None
+    ) -> None:
+        """Write what the host has of a tensor to its place, or to a buffer of its own."""
         region, host = self._where.regions.get(tensor.name), tensor.host
         if region is None or host is None:
             return
+        buffer = there or self._buffers.get(region.buffer) or self._own(region.buffer)
         try:
             sources = [values[s] if s in values else self.plan.constants[s] for s in host.sources]
             dtype = None if host.is_raw else np.float32
@@ -538,17 +601,79 @@ class GpuExecutable:
             kept = np.ascontiguousarray(data, tensor.storage.dtype)
         flat = kept.reshape(-1).view(np.uint8)
         if flat.nbytes:
-            self.executor.impl.write(self._buffers[region.buffer], flat.data, region.offset)
+            self.executor.impl.write(buffer, flat.data, 0 if there else region.offset)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Compute the outputs; one submit. Raises DeviceError (GE-4xx)."""
+        """Compute the outputs; one submit. Raises DeviceError (GE-4xx).
+
+        Those of `Residents` stay on the device: they are `Resident`, as far as it keeps them so.
+        """
         executor = self.executor
         executor.check_open()
         with held, executor.lock, self._running, executor.impl.entered():
-            self._compute(inputs)
-            results = self._results()
+            if isinstance(inputs, Residents):
+                results = self._run_there(inputs)
+            else:
+                self._compute(inputs)
+                results = self._results()
             self._running = executor.running
             return results
+
+    def _run_there(self, inputs: Residents) -> dict[str, Any]:
+        """Compute from what lies on the device, and leave results there."""
+        there = self._taken(inputs) if self.plan.passes else {}
+        made = self._places(inputs.into) if self.plan.passes else {}
+        regions = self._where.regions
+        places = {regions[self.plan.outputs[n]].buffer: t.buffer for n, t in made.items()}
+        bound = *((n, t.buffer) for n, t in there.items()), *places.items()
+        try:
+            self._compute(inputs, bound)
+        except BaseException:  # the device may still be writing to them
+            for tensor in made.values():
+                tensor.abandon()
+            raise
+        types = self.graph.types
+        return {
+            name: Resident(types[name].dtype, types[name].shape, tensor=made[name])
+            if name in made else self._result(name, inputs.into.get(name))
+            for name in self.graph.outputs
+        }  # fmt: skip
+
+    def _taken(self, inputs: Residents) -> dict[str, DeviceTensor]:
+        """Return the tensors of inputs that are on the device in the way that they are read.
+
+        What only the host has is written there now.
+        """
+        found: dict[str, DeviceTensor] = {}
+        for tensor in self._inputs:
+            region, host = self._where.regions[tensor.name], tensor.host
+            if host is None or host.build is not None or host.is_raw:
+                continue
+            value = inputs.values_there[host.sources[0]]
+            if isinstance(value, Resident):
+                known = value.on(self.executor, region.nbytes, tensor.storage)
+                if known is None:
+                    known = DeviceTensor(self.executor, region.nbytes, tensor.storage)
+                    self._upload(tensor, inputs, known.buffer)
+                    value.place(known)
+                found[region.buffer] = known
+        return found
+
+    def _places(self, others: Container[str]) -> dict[str, DeviceTensor]:
+        """Return new tensors for outputs that have a buffer of their own, by name, but for some."""
+        made: dict[str, DeviceTensor] = {}
+        taken = set[str]()
+        plan, where = self.plan, self._where
+        for name in self.graph.outputs:
+            if name in others or any(name in some for some in (plan.fixed, plan.lows, plan.open)):
+                continue
+            region = where.regions[plan.outputs[name]]
+            home = where.buffers[region.buffer]
+            is_own = home.role == "output" and region.nbytes == home.nbytes
+            if is_own and region.buffer not in taken:
+                taken.add(region.buffer)
+                made[name] = DeviceTensor(self.executor, home.nbytes, home.storage)
+        return made
 
     def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
         """Compute the outputs with a submission for each step; return what each took as well.
@@ -564,7 +689,7 @@ class GpuExecutable:
 
     def _by_step(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
         impl, where, outputs = self.executor.impl, self._where, dict[str, Array]()
-        ends = [[self._buffers[n] for n in names] for names in (where.inputs, where.outputs)]
+        ends = [[self._own(n) for n in names] for names in (where.inputs, where.outputs)]
         sizes = [sum(buffer.nbytes for buffer in buffers) for buffers in ends]
         step = Stepper(
             impl, self.executor.device, lambda r: submit_and_wait(impl, [r], self.watchdog)
@@ -610,37 +735,58 @@ class GpuExecutable:
                 use(name, replace(place, nbytes=4 * prod(self.graph.types[name].shape)))
             self._running = executor.running
 
-    def _compute(self, inputs: Mapping[str, Array]) -> None:
+    def _compute(self, inputs: Mapping[str, Array], bound: Bound = ()) -> None:
         if self.executor.closed:  # while this waited for the lock
             self.executor.check_open()
-        if not self.recordings:
+        if self._is_closed:
             raise ClosedError("The executable was closed before this call.")
         if not self.plan.passes:
             return
         if self._running is self.executor.running_first and len(self._ends) == 1:
             self._cut([self.watchdog.predicted_s])
-        self._upload_all(inputs)
+        recordings = self._recorded.get(bound) or self._recordings(bound)
+        self._upload_all(inputs, bound)
         self.executor.at_work = self.watchdog
-        took = submit_and_wait(self.executor.impl, self.recordings, self.watchdog)
+        took = submit_and_wait(self.executor.impl, recordings, self.watchdog)
         before, self._took = self._took, took if len(took) > 1 or took[0] > PIECE_S else []
         if before and self._took:  # no pause of the machine, nor a driver that compiled
             self._cut([min(two) for two in zip(before, took, strict=True)])
 
-    def _upload_all(self, inputs: Mapping[str, Array]) -> None:
+    def _upload_all(self, inputs: Mapping[str, Array], bound: Bound = ()) -> None:
+        if self._filled and not isinstance(inputs, Residents):
+            self._filled.clear()
+        if not isinstance(inputs, Residents):
+            for tensor in self._inputs:
+                self._upload(tensor, inputs)
+            return
+        theirs = {name for name, _ in bound}
         for tensor in self._inputs:
+            if self._where.regions[tensor.name].buffer not in theirs:
+                self._fill(tensor, inputs)
+
+    def _fill(self, tensor: PlanTensor, inputs: Residents) -> None:
+        """Upload a tensor unless it was made of the same residents before, which never change."""
+        sources = tensor.host.sources if tensor.host else ()
+        values = [inputs.values_there[s] for s in sources if s in inputs.values_there]
+        before = self._filled.pop(tensor.name, None)
+        known = [ref(v) for v in values if isinstance(v, Resident)]
+        if len(known) < len(values) or known != before:
             self._upload(tensor, inputs)
+        if len(known) == len(values):
+            self._filled[tensor.name] = known
 
     def _results(self) -> dict[str, Array]:
         return {name: self._result(name) for name in self.graph.outputs}
 
-    def _result(self, name: str) -> Array:
+    def _result(self, name: str, memory: Array | None = None) -> Array:
+        """Return an output on the host, in `memory` if it can be read into that."""
         open_size = self.plan.open.get(name)
         try:
             if name in self.plan.fixed:
                 return np.array(self.plan.fixed[name])
             if open_size is None:
                 kind = self.graph.types[name]
-                return self._numbers(name, kind.dtype, kind.shape)
+                return self._numbers(name, kind.dtype, kind.shape, memory)
             count = int(self._numbers(open_size.count, "int64", (1,))[0])
             if open_size.axis == 0:
                 return self._numbers(name, open_size.dtype, (count, *open_size.shape[1:]))
@@ -649,9 +795,11 @@ class GpuExecutable:
         except MemoryError as error:
             raise OutOfMemoryError(f"No memory for the output '{name}': {error}") from error
 
-    def _numbers(self, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
+    def _numbers(
+        self, name: str, dtype: str, shape: tuple[int, ...], memory: Array | None = None
+    ) -> Array:
         """Return what the place of an output begins with."""
-        out = self._read(self.plan.outputs[name], shape)
+        out = self._read(self.plan.outputs[name], shape, memory)
         low = self.plan.lows.get(name)
         if low is not None:
             return joined(out, self._read(low, shape), dtype)
@@ -659,12 +807,16 @@ class GpuExecutable:
             require_exact(name, out, self.executor.device, dtype=dtype)
         return out if out.dtype == dtype else rounded(out, dtype)
 
-    def _read(self, tensor: str, shape: tuple[int, ...]) -> Array:
-        out = np.empty(shape, self.plan.tensors[tensor].storage.dtype)
+    def _read(self, tensor: str, shape: tuple[int, ...], memory: Array | None = None) -> Array:
+        dtype = np.dtype(self.plan.tensors[tensor].storage.dtype)
+        fits = memory is not None and (memory.shape, memory.dtype) == (shape, dtype)
+        is_plain = fits and memory is not None and memory.flags.c_contiguous
+        out = memory if is_plain and memory is not None else np.empty(shape, dtype)
         region = self._where.regions[tensor]
         view = out.reshape(-1).view(np.uint8)
         if view.size:
-            self.executor.impl.read(self._buffers[region.buffer], view.data, region.offset)
+            buffer = self._buffers.get(region.buffer) or self._own(region.buffer)
+            self.executor.impl.read(buffer, view.data, region.offset)
         return out
 
     def poison(self) -> None:
@@ -672,7 +824,7 @@ class GpuExecutable:
         with held, self.executor.lock, self.executor.impl.entered():
             for name in self._where.outputs:
                 fill = bytes([POISON]) * self._where.buffers[name].nbytes
-                self.executor.impl.write(self._buffers[name], memoryview(fill))
+                self.executor.impl.write(self._own(name), memoryview(fill))
 
     def close(self) -> None:
         """Give programs and memory back to the device."""
@@ -685,9 +837,9 @@ class GpuExecutable:
                 self._release(self.executor.impl)
 
     def _release(self, impl: DeviceImpl) -> None:
-        for recording in self.recordings:
-            impl.release(recording)
-        self.recordings = []
+        self._is_closed = True
+        for bound in list(self._recorded):
+            self._drop(bound)
         for program in self._programs:
             self.executor.programs.release(program)
         for buffer in self._buffers.values():
@@ -709,80 +861,3 @@ def _require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) 
                 known="numbers are kept there in the bytes of a texture",
                 hint="device='auto' or device='cpu' computes it",
             )
-
-
-def submit_and_wait(
-    impl: DeviceImpl, pieces: Sequence[Recording], watchdog: Watchdog
-) -> list[float]:
-    """Run recorded work piece after piece, for as long as the watchdog allows.
-
-    Returns
-    -------
-    list of float, unit: seconds
-        What each piece took, from the end of the one before.
-
-    Raises
-    ------
-    DeviceError (GE-4xx)
-    """
-    limit_s, took = watchdog.limit_s, list[float]()
-    start = since = perf_counter()
-    tickets = list(map(impl.submit, pieces[:AHEAD]))
-    for number, ticket in enumerate(tickets):  # which grow meanwhile
-        _wait(impl, ticket, tickets[-1], limit_s, watchdog)
-        now = perf_counter()
-        took.append(now - since)
-        since = now
-        watchdog.pieces_done += 1
-        if number + AHEAD < len(pieces):
-            tickets.append(impl.submit(pieces[number + AHEAD]))
-        if watchdog.is_fixed:  # for the run, however many pieces it has
-            limit_s = max(0.0, watchdog.limit_s - (now - start))
-    spent_s = since - start
-    if spent_s > watchdog.quick_s:
-        watchdog.note(spent_s, max(took))
-    return took
-
-
-def _wait(
-    impl: DeviceImpl, ticket: Ticket, last: Ticket, limit_s: float, watchdog: Watchdog
-) -> None:
-    """Wait for a submission; `last` is the last one, with which everything will have ended."""
-    given_s, is_software, late = 0.0, impl.caps.is_software, None
-    while True:
-        since, used_s = perf_counter(), process_time() if is_software else 0.0
-        try:
-            impl.wait(ticket, limit_s)
-        except DeviceLostError as lost:  # of a run that was late, its host was ended for it
-            raise late or lost from None
-        except DeviceTimeoutError as error:
-            error.ticket = last
-            given_s += limit_s
-            took_s = perf_counter() - since
-            # A process that was stopped and continued: the device stood still as well.
-            was_stopped = late is None and took_s >= limit_s + STOPPED_S
-            late = late or error
-            if not was_stopped and not _may_go_on(impl, watchdog, given_s, used_s, took_s):
-                raise late from None
-        else:
-            return
-
-
-def _may_go_on(
-    impl: DeviceImpl, watchdog: Watchdog, spent_s: float, used_s: float, over_s: float
-) -> bool:
-    """Tell whether work that is not done after `spent_s` is slow, not hung.
-
-    For the latest `over_s` the driver has worked if a software rasteriser used processor time in
-    them, or the worker process of any driver did so in its first run, where drivers compile. In the
-    application's own process a GPU's driver leaves no such trace.
-    """
-    if spent_s < watchdog.patience_s:
-        return True
-    if watchdog.is_fixed or spent_s >= watchdog.most_s:
-        return False
-    is_software = bool(impl.caps.is_software)
-    was_alive: bool | None = getattr(impl, "was_alive", None)
-    if was_alive is None:
-        return is_software and is_active(used_s, over_s)
-    return was_alive and (is_software or not watchdog.has_run)

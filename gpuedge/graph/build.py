@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,29 @@ class GraphBuilder:
             self._define(value, kind)
         self._nodes.append(node)
         return results
+
+    def include(self, graph: Graph, inputs: Sequence[str]) -> tuple[str, ...]:
+        """Append the nodes of a graph, with values made so far as its inputs; return its outputs.
+
+        Parameters
+        ----------
+        graph : Graph
+            Made by a builder, so that its types are known.
+        inputs : sequence of str
+            In its order.
+        """
+        prefix = f"{len(self._nodes)}."
+        names = {"": "", **dict(zip(graph.inputs, inputs, strict=True))}
+        for name, kind in graph.types.items():
+            if name not in names:
+                names[name] = self._define(prefix + name, kind)
+        self._constants.update((names[name], array) for name, array in graph.constants.items())
+        for node in graph.nodes:
+            into = [tuple(names[n] for n in some) for some in (node.inputs, node.outputs)]
+            self._nodes.append(replace(node, inputs=into[0], outputs=into[1], name=into[1][0]))
+        for domain, version in graph.opset.items():
+            self._opset[domain] = max(self._opset.get(domain, 0), version)
+        return tuple(names[name] for name in graph.outputs)
 
     def output(self, *values: str) -> None:
         """Declare values as graph outputs."""

@@ -419,8 +419,9 @@ class WorkerClient:
                 before = self._said
                 self._read_printed()
             ending = self._child.end()
-            os.close(self._life)
-            self._life = -1
+            life, self._life = self._life, -1  # as the interpreter ends, threads may meet here
+            if life >= 0:
+                os.close(life)
         self.arena.close()
         _CLIENTS.discard(self)
         return ending
@@ -481,8 +482,9 @@ class WorkerClient:
         """Let go of everything in a forked child, or its copies would keep the worker alive."""
         if self._life >= 0:
             self._child.abandon()
-            os.close(self._life)
-            self._life = -1
+            life, self._life = self._life, -1  # as the interpreter ends, threads may meet here
+            if life >= 0:
+                os.close(life)
         self.arena.close()
 
 

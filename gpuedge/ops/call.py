@@ -12,8 +12,9 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,7 @@ from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.ops.arguments import number
 from gpuedge.opset import FUNCTIONS
 from gpuedge.runtime.compiled import CompiledModel
-from gpuedge.runtime.models import ModelCache, Shortcut
+from gpuedge.runtime.models import SHORTCUTS, ModelCache, Shortcut
 from gpuedge.runtime.opening import closing
 from gpuedge.runtime.request import Request, make_request
 from gpuedge.runtime.strings import AUTO, CPU
@@ -60,6 +61,9 @@ LIMIT = 256
 PLAIN = (int, float, str, bool, type(None))
 """Arguments that may be part of a key; of tuples, what they hold."""
 
+MOST_NUMBER = 1e38
+"""Python numbers below are float32, and no others that are written so."""
+
 _FLOAT32 = np.dtype(np.float32)
 
 
@@ -69,6 +73,44 @@ class _Answers(threading.local):
     latest: list[tuple[CompiledModel, Inputs, Sequence[str]]] | None = None
 
 
+class Operation(NamedTuple):
+    """A checked call of an operation, of which some operands are lazy.
+
+    Attributes
+    ----------
+    signature : hashable
+        What its nodes depend on: name, other arguments, types of the operands.
+    graph : callable
+        Returns them as a graph.
+    arrays : mapping of str to ndarray
+        The operands that are not lazy, in the dtypes that it takes.
+    dtype : numpy.dtype
+        Of results that are floats.
+    weights : sequence of str
+        Operands that must not hold NaN.
+    device : str, Device or None
+        Where to run, as far as the call says.
+    run : callable
+        Runs it at once, on ``inputs`` of which none is lazy and on a ``device``.
+    """
+
+    op: str
+    names: Sequence[str]
+    signature: Hashable
+    graph: Callable[[], Graph]
+    arrays: Mapping[str, Array]
+    dtype: np.dtype[Any]
+    weights: Sequence[str]
+    device: str | Device | None
+    run: Callable[..., tuple[Array, ...]]
+
+
+Record = Callable[[Operation, Sequence[Any]], "tuple[Any, ...]"]
+recorders: dict[type, Record] = {}
+"""What records operations on lazy operands, by their class: they have a dtype and a shape, and need
+not be computed yet. There is one, once its module is loaded."""
+
+_operations: dict[Hashable, Operation] = {}  # whose operands are all lazy, by what they are
 models = ModelCache(LIMIT)
 _inherited: list[ModelCache] = []
 _lock = rlock()
@@ -208,6 +250,9 @@ def several(
     UnsupportedOpError (GE-501), DeviceError (GE-4xx)
         The device named cannot do it or failed.
     """
+    if any(is_lazy(value) for _, value in inputs):
+        run = partial(several, op, write=write, key=key, weights=weights, also=also, others=others)
+        return _recorded(op, inputs, write, run, device, key, weights, also, others)
     arrays, dtype = _convert(op, _stand_ins(inputs), also, others)
     types = _types(arrays, inputs)
     _check_weights(op, weights, arrays)
@@ -216,7 +261,7 @@ def several(
         request = replace(request, fallback="error")
     signature = (op, key, types, request)
     try:
-        model = _get(signature, lambda: _graph(types, write), request)
+        model = compiled(signature, lambda: _graph(types, write), request)
     except UsageError as error:
         error.asked_by = error.asked_by or f"gpuedge.{op}"
         raise
@@ -236,12 +281,66 @@ def several(
                  for y in result.values())  # fmt: skip
 
 
+def _recorded(  # noqa: PLR0917  (what `several` was given)
+    op: str,
+    inputs: Inputs,
+    write: Write,
+    run: Callable[..., tuple[Array, ...]],
+    device: str | Device | None,
+    key: Hashable,
+    weights: Sequence[str],
+    also: Sequence[str],
+    others: Mapping[str, Sequence[str]],
+) -> tuple[Any, ...]:
+    """Record an operation of which some operands are lazy.
+
+    Where the others are numbers, as it is known from a call before.
+    """
+    values = [value for _, value in inputs]
+    record = next(recorders[type(value)] for value in values if is_lazy(value))
+    numbers = {n: v for n, v in inputs if type(v) in (float, int) and abs(v) < MOST_NUMBER}
+    is_plain = device is None and sum(map(is_lazy, values)) + len(numbers) == len(values)
+    kinds = ((n, *((float,) if n in numbers else (v.dtype, v.shape))) for n, v in inputs)
+    short = op, key, tuple(kinds) if is_plain else ()
+    try:
+        if is_plain and short in _operations:
+            known = _operations[short]
+            arrays = {n: np.asarray(v).astype(np.float32) for n, v in numbers.items()}
+            return record(known._replace(arrays=arrays) if arrays else known, values)
+        arrays, dtype = _convert(op, _stand_ins(inputs), also, others)
+        types = _types(arrays, inputs)
+        if any(_is_large(v) and not is_lazy(v) for v in values):
+            _graph(types, write)  # or it is an error, before anything large is copied
+            plain = [(n, np.empty(0, v.dtype) if is_lazy(v) else v) for n, v in inputs]
+            arrays, _ = _convert(op, plain, also, others)
+        arrays = {n: arrays[n] for n, v in inputs if not is_lazy(v)}
+        _check_weights(op, weights, arrays)
+        operation = Operation(
+            op, [n for n, _ in inputs], (op, key, types), lambda: _graph(types, write), arrays,
+            dtype, weights, device, run,
+        )  # fmt: skip
+        results = record(operation, values)
+    except UsageError as error:
+        error.asked_by = error.asked_by or f"gpuedge.{op}"
+        raise
+    if is_plain and all(array.dtype == np.float32 for array in arrays.values()):
+        if len(_operations) >= SHORTCUTS:
+            _operations.clear()
+        _operations[short] = operation
+    return results
+
+
+def is_lazy(value: Any) -> bool:
+    """Tell whether a value is a lazy operand."""
+    return type(value) in recorders
+
+
 def _is_large(value: Any) -> bool:
-    return type(value) is np.ndarray and value.size > LARGE
+    return (type(value) is np.ndarray and value.size > LARGE) or is_lazy(value)
 
 
 def _stand_ins(inputs: Inputs) -> Inputs:
-    """Return the operands with an empty array of the same dtype in place of each large one.
+    """Return the operands with an empty array of the same dtype in place of each large or lazy one.
 
     Copying a large operand takes seconds: first it must be known that its shape can be computed.
     """
@@ -322,7 +421,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> CompiledModel:
+def compiled(signature: Hashable, build: Callable[[], Graph], request: Request) -> CompiledModel:
+    """Return the compiled model of a signature, made now if there is none."""
     with _lock:
         model = models.get(signature)
         if model is None:

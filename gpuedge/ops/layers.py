@@ -21,7 +21,7 @@ from gpuedge.ops.arguments import (
     pad_attrs,
     pair,
 )
-from gpuedge.ops.call import Array, call, simple, warm
+from gpuedge.ops.call import Array, call, is_lazy, simple, warm
 
 if TYPE_CHECKING:
     from gpuedge.device import Device
@@ -336,14 +336,16 @@ def batch_norm(
     Scale and shift are combined in float64 on the host. Error bound: 3 ULP of
     abs(x) * abs(factor) + abs(shift).
     """
-    x, dtype = as_float32(x, "'x' of batch_norm")
+    if not is_lazy(x):
+        x, dtype = as_float32(x, "'x' of batch_norm")
     statistics = {"scale": scale, "bias": bias, "mean": mean, "var": var}
-    numbers = {n: _per_channel(n, v, x.shape) for n, v in statistics.items()}
+    shape_of_x = x.shape
+    numbers = {n: _per_channel(n, v, shape_of_x) for n, v in statistics.items()}
     if (numbers["var"] + number("epsilon", epsilon) <= 0).any():
         raise InputError("batch_norm needs var + epsilon above zero.")
     factor = numbers["scale"] / np.sqrt(numbers["var"] + epsilon)
     shift = numbers["bias"] - numbers["mean"] * factor
-    shape = (-1,) + (1,) * (x.ndim - 2)
+    shape = (-1,) + (1,) * (len(shape_of_x) - 2)
     inputs = [
         ("x", x),
         ("factor", factor.reshape(shape).astype(np.float32)),
@@ -353,7 +355,8 @@ def batch_norm(
     def write(b: GraphBuilder, names: Sequence[str]) -> str:
         return b.add("Add", [b.add("Mul", names[:2]), names[2]])
 
-    return rounded(call("batch_norm", inputs, write, device=device), dtype)
+    result = call("batch_norm", inputs, write, device=device)
+    return result if is_lazy(result) else rounded(result, dtype)
 
 
 def _per_channel(name: str, value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:

@@ -11,7 +11,7 @@ from gpuedge.core.dtypes import BYTES, as_operand
 from gpuedge.core.errors import InputError, ShapeError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import axes, flag, integer, number
-from gpuedge.ops.call import Array, call, several, warm
+from gpuedge.ops.call import Array, call, is_lazy, several, warm
 
 if TYPE_CHECKING:
     from gpuedge.device import Device
@@ -21,7 +21,9 @@ Axes = int | Sequence[int] | None
 
 def shape_of(op: str, x: Any, also: Sequence[str] = ()) -> tuple[int, ...]:
     """Return the shape of an operand; a large array is not copied for it."""
-    return x.shape if type(x) is np.ndarray else as_operand(x, f"'x' of {op}", also)[0].shape
+    is_known = type(x) is np.ndarray or is_lazy(x)
+    shape: tuple[int, ...] = x.shape if is_known else as_operand(x, f"'x' of {op}", also)[0].shape
+    return shape
 
 
 def as_float(b: GraphBuilder, name: str) -> str:

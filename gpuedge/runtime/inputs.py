@@ -91,6 +91,26 @@ def check_inputs(inputs: Any, model: OnnxModel) -> dict[str, Array]:
     """
     wanted = model.inputs
     inputs = by_name(inputs, wanted)
+    check_names(inputs, wanted)
+    try:
+        arrays = {n: fitting(n, inputs[n], s) for n, s in wanted.items()}
+        if sum(a.nbytes for a in arrays.values() if not a.flags.c_contiguous) > MUCH:
+            model.check_shapes({n: a.shape for n, a in arrays.items()})
+        return {n: np.require(a, wanted[n][0], ["C", "A"]) for n, a in arrays.items()}
+    except (DTypeError, ShapeError) as error:
+        error.known = takes(wanted)
+        raise
+    except MemoryError as error:
+        raise no_copy("the inputs", error) from None
+
+
+def check_names(inputs: Any, wanted: Mapping[str, Signature]) -> None:
+    """Check that every input has a value, and nothing else. Raises InputError (GE-203)."""
+    if not isinstance(inputs, Mapping):
+        raise InputError(
+            f"Inputs are given as a dict by name, not as {type(inputs).__name__}.",
+            known=takes(wanted),
+        )
     if inputs.keys() != wanted.keys():
         missing = [n for n in wanted if n not in inputs]
         unknown = [n for n in inputs if n not in wanted]
@@ -101,16 +121,6 @@ def check_inputs(inputs: Any, model: OnnxModel) -> dict[str, Array]:
             f"{text[0].upper()}{text[1:]}.",
             known=takes(wanted),
         )
-    try:
-        arrays = {n: _array(n, inputs[n], s) for n, s in wanted.items()}
-        if sum(a.nbytes for a in arrays.values() if not a.flags.c_contiguous) > MUCH:
-            model.check_shapes({n: a.shape for n, a in arrays.items()})
-        return {n: np.require(a, wanted[n][0], ["C", "A"]) for n, a in arrays.items()}
-    except (DTypeError, ShapeError) as error:
-        error.known = takes(wanted)
-        raise
-    except MemoryError as error:
-        raise no_copy("the inputs", error) from None
 
 
 def own_copies(arrays: Mapping[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
@@ -198,7 +208,7 @@ def brief(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _array(name: str, value: Any, signature: Signature) -> Array:
+def fitting(name: str, value: Any, signature: Signature) -> Array:
     """Return `value` as an array of the model's dtype and a shape it takes, of any strides.
 
     Arrays must have the dtype; numbers and lists of numbers are converted where each fits.

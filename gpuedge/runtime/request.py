@@ -20,7 +20,8 @@ class Request:
     """Where a graph was asked to run.
 
     `executor` is given where the caller opened the device; it stays the caller's. `isolation` says
-    where the driver of a device from the pool lives (``inline`` or ``process``). `told` holds
+    where the driver of a device from the pool lives (``inline`` or ``process``). `stays` says that
+    operands and results are to stay there (`gpuedge.executors.resident`). `told` holds
     what was logged. `progress` is told how far the compiling has come that the caller waits for.
     """
 
@@ -29,6 +30,7 @@ class Request:
     fallback: str = "cpu"
     executor: Executor | None = None
     isolation: str = INLINE
+    stays: bool = False
     told: set[str] = field(default_factory=set, compare=False, repr=False)
     progress: Progress | None = field(default=None, compare=False, repr=False)
 

@@ -216,6 +216,8 @@ class Segments:
             options["progress"] = progress
         if not policy.rewrites:
             options["rewrites"] = False
+        if self._request.stays:
+            options["stays"] = True
         executable = cast("GpuExecutor", executor).compile(segment, **options)
         if policy.watchdog_s is not None:
             executable.watchdog.fix(policy.watchdog_s)

@@ -35,6 +35,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.reasons import Reason
 from gpuedge.core.times import CANCELLED_S, LEAVE_S, MARGIN_S, REQUESTS_END_S, RUN_LIMIT_S
+from gpuedge.executors.resident import Residents
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import Shapes
 from gpuedge.runtime import clock
@@ -231,7 +232,7 @@ class Server:
             if arrays is None:
                 model.warm()
                 return {}
-            if shapes is not models.matched:
+            if shapes is not models.matched and not isinstance(arrays, Residents):
                 known = {} if self._compiler.parameters else arrays
                 models.note(shapes, {name: (a.dtype, a.shape) for name, a in known.items()})
             start = clock.now_ns()

@@ -25,7 +25,8 @@ from gpuedge.core.errors import (
 from gpuedge.core.kernel import Number, PushArg
 from gpuedge.core.storage import Storage
 from gpuedge.executors.base import Executor
-from gpuedge.executors.gpu import GpuExecutor, submit_and_wait
+from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.executors.waiting import submit_and_wait
 from gpuedge.lang.glsl import compile_glsl
 from gpuedge.lang.interface import BufferArg, Reflection, reflect
 from gpuedge.runtime.inputs import brief

@@ -12,7 +12,7 @@ from gpuedge.backends.base import Dispatch
 from gpuedge.backends.null import NullBackend, NullDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import DeviceTimeoutError
-from gpuedge.executors import gpu
+from gpuedge.executors import waiting
 from gpuedge.executors.gpu import PIECE_S, GpuExecutable, GpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
@@ -49,7 +49,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDevice]:
     backend = NullBackend(VULKAN_MINIMUM)
     info = backend.enumerate(backend.candidates({})[0])[0]
     made = SlowDevice(info, VULKAN_MINIMUM, {}, None)
-    monkeypatch.setattr(gpu, "perf_counter", lambda: made.now_s)
+    monkeypatch.setattr(waiting, "perf_counter", lambda: made.now_s)
     yield made
 
 

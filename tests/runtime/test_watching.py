@@ -22,7 +22,7 @@ from gpuedge.core.errors import (
     GpuEdgeError,
 )
 from gpuedge.decide.policy import Policy
-from gpuedge.executors import gpu
+from gpuedge.executors import waiting
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
@@ -125,7 +125,7 @@ def test_software_rasteriser_that_computes_has_more_time(
     late: int,
     ends_after: int | None,
 ) -> None:
-    monkeypatch.setattr(gpu, "is_active", lambda used_s, over_s: is_active)
+    monkeypatch.setattr(waiting, "is_active", lambda used_s, over_s: is_active)
     executor = opened_as(is_software=is_software, late=late)
     made = executor.compile(graph())
     if ends_after is None:
@@ -203,7 +203,7 @@ def test_process_that_was_stopped_waits_once_more(monkeypatch: pytest.MonkeyPatc
         clock[0] += 100
         return clock[0]
 
-    monkeypatch.setattr(gpu, "perf_counter", stopped)
+    monkeypatch.setattr(waiting, "perf_counter", stopped)
     executor, _ = opened(wait=[DeviceTimeoutError("Too slow.")])  # type: ignore[arg-type]
     executor.compile(graph()).run(X)
     assert [c.method for c in null(executor).calls].count("wait") == 2
@@ -212,7 +212,7 @@ def test_process_that_was_stopped_waits_once_more(monkeypatch: pytest.MonkeyPatc
 
 def test_host_that_was_ended_for_its_silence_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.0, 100.0, 100.0])
-    monkeypatch.setattr(gpu, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(waiting, "perf_counter", lambda: next(clock))
     gone = DeviceLostError("The worker is gone.", reason="worker-died")
     errors = [DeviceTimeoutError("Too slow."), gone]
     executor, diary = opened("process", wait=errors)  # type: ignore[arg-type]

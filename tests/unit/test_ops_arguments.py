@@ -389,7 +389,7 @@ def test_an_operation_that_does_not_fit_is_told_without_fallback(
     def refused(*_: object) -> None:
         raise UnsupportedOpError("too large", asked_by="fallback='error'", hint="fallback='cpu'")
 
-    monkeypatch.setattr("gpuedge.ops.call._get", refused)
+    monkeypatch.setattr("gpuedge.ops.call.compiled", refused)
     with pytest.raises(UnsupportedOpError) as caught:
         gpuedge.relu(np.zeros(3, np.float32), device="gles20")
     assert caught.value.asked_by == "gpuedge.relu, device='gles20'"

@@ -1,0 +1,196 @@
+"""A session's model bound to arrays on its device and to memory of the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuedge.core.errors import DTypeError, InputError, ShapeError
+from gpuedge.core.text import shown
+from gpuedge.executors.resident import Resident, Residents
+from gpuedge.graph.ir import Array
+from gpuedge.graph.reader import shapes_of
+from gpuedge.ops.array import DeviceArray, check_place, located, over, resident_of
+from gpuedge.runtime.inputs import check_names, check_timeout, chosen, fitting
+from gpuedge.runtime.request import Request
+from gpuedge.runtime.serving import Server
+from gpuedge.runtime.shapes import Compiler
+from gpuedge.safety.interrupts import entry, let_go
+
+if TYPE_CHECKING:
+    from gpuedge.graph.reader import Signature
+
+
+class BoundSession:
+    """A model bound to its inputs and outputs; made by `Session.bind`.
+
+    Not for several threads at once.
+    """
+
+    def __init__(
+        self, server: Server, compiler: Compiler, request: Request, inputs: Any, outputs: Any
+    ) -> None:
+        self._server, self._compiler, self._request = server, compiler, located(request)
+        self._wanted: dict[str, Signature] = dict(compiler.model.inputs)
+        self._inputs: dict[str, Array | DeviceArray] = {}
+        self._shapes: Any = None
+        check_names(inputs, self._wanted)
+        self._into = self._memory(outputs)
+        self._take(inputs)
+
+    # -- checking -----------------------------------------------------------------------------
+
+    def _take(self, inputs: Mapping[str, Any]) -> None:
+        """Bind some inputs, all of which fit, or none."""
+        fit = {name: self._checked(name, value) for name, value in inputs.items()}
+        for name, array in self._arrays(fit).items():
+            for other, memory in self._into.items():
+                if np.shares_memory(array, memory):
+                    raise InputError(
+                        f"Input {shown(name)} and output {shown(other)} share memory.",
+                        asked_by="Session.bind",
+                        hint="bind two arrays; a run that fails midway begins again",
+                    )
+        self._inputs |= fit
+        self._shapes = shapes_of(self._stand_ins(), frozenset())
+
+    def _checked(self, name: str, value: Any) -> Array | DeviceArray:
+        if name not in self._wanted:
+            raise InputError(
+                f"The model has no input {shown(str(name))}.",
+                known=f"inputs: {', '.join(map(shown, self._wanted))}",
+            )
+        signature = self._wanted[name]
+        if isinstance(value, DeviceArray):
+            check_place(f"input {shown(name)} of a session", value, self._request)
+            fitting(name, _stand_in(value), signature)
+            return value
+        if type(value) is not np.ndarray:
+            raise InputError(
+                f"Input {shown(name)} is bound to {type(value).__name__}.",
+                asked_by="Session.bind",
+                known="memory that is bound is read in every run: an array of numpy, or one that "
+                "gpuedge.array made",
+            )
+        return fitting(name, value, signature)
+
+    def _memory(self, outputs: Any) -> dict[str, Array]:
+        """Return the memory that outputs are written to."""
+        if outputs is None:
+            return {}
+        if not isinstance(outputs, Mapping):
+            raise InputError("Outputs are bound as a dict of arrays by name.")
+        known = self._compiler.model.outputs
+        chosen(list(outputs), known)
+        for name, memory in outputs.items():
+            dtype, dims = known[name]
+            if type(memory) is not np.ndarray or not memory.flags.writeable:
+                raise InputError(
+                    f"Output {shown(name)} is bound to what cannot be written to.",
+                    asked_by="Session.bind",
+                    hint="numpy.empty(shape, dtype)",
+                )
+            if memory.dtype != np.dtype(dtype):
+                raise DTypeError(
+                    f"Output {shown(name)} has dtype {dtype}, its memory {memory.dtype}."
+                )
+            if dims is not None:
+                _check_shape(name, memory.shape, dims)
+        arrays = list(outputs.items())
+        for i, (name, memory) in enumerate(arrays):
+            for other, theirs in arrays[:i]:
+                if np.shares_memory(memory, theirs):
+                    raise InputError(
+                        f"Outputs {shown(other)} and {shown(name)} share memory.",
+                        asked_by="Session.bind",
+                    )
+        return dict(outputs)
+
+    def _stand_ins(self) -> dict[str, Array]:
+        """Return arrays of the inputs' types, in the model's order."""
+        given = ((name, self._inputs[name]) for name in self._wanted)
+        return {n: _stand_in(v) if isinstance(v, DeviceArray) else v for n, v in given}
+
+    @staticmethod
+    def _arrays(values: Mapping[str, Array | DeviceArray]) -> dict[str, Array]:
+        return {n: v for n, v in values.items() if not isinstance(v, DeviceArray)}
+
+    # -- running ------------------------------------------------------------------------------
+
+    @entry
+    def run(
+        self, inputs: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> dict[str, Any]:
+        """Run the model on what is bound.
+
+        Parameters
+        ----------
+        inputs : mapping of str to ndarray or DeviceArray, optional
+            What to bind from now on instead of some inputs, such as a result of another session.
+        timeout_s : float, optional
+            As for `Session.run`.
+
+        Returns
+        -------
+        dict of str to ndarray or DeviceArray
+            Every output by name: the memory that it is bound to, else an array on the device. Such
+            an array is lost with the device unless somebody has looked at it.
+
+        Raises
+        ------
+        InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201), MixedDevicesError (GE-207)
+            What was given does not fit; no driver was touched, and what was bound stays so. An
+            output does not fit its memory.
+        GpuEdgeError
+            What `Session.run` raises, and ClosedError (GE-204) where an input was lost.
+        """
+        seconds = None if timeout_s is None else check_timeout(timeout_s)
+        try:
+            self._server.check_open()
+            if inputs:
+                self._take(inputs)
+            values = {n: _value(v, self._wanted[n][0]) for n, v in self._inputs.items()}
+            given, shapes = Residents(values, self._into), self._shapes
+            if self._compiler.parameters:
+                shapes = shapes_of(given, self._compiler.parameters)
+            results = self._server.run(given, shapes, seconds)
+            return {name: self._given(name, result) for name, result in results.items()}
+        except BaseException as error:
+            let_go(error)
+            raise
+
+    def _given(self, name: str, result: Any) -> Any:
+        memory = self._into.get(name)
+        if memory is None:
+            return over(self._request, result)
+        if result is not memory:
+            array = result.array() if isinstance(result, Resident) else result
+            if array.shape != memory.shape:
+                _check_shape(name, memory.shape, array.shape)
+            np.copyto(memory, array)
+        return memory
+
+
+def _value(value: Array | DeviceArray, dtype: str) -> Array | Resident:
+    """Return what a run takes of an input now."""
+    if isinstance(value, DeviceArray):
+        # what is float16 lies on devices as float32, and the CPU takes the model's own dtype
+        return value.numpy() if dtype == "float16" else resident_of(value)
+    return value if value.flags.c_contiguous and value.flags.aligned else np.require(
+        value, dtype, ["C", "A"])  # fmt: skip
+
+
+def _stand_in(value: DeviceArray) -> Array:
+    return np.broadcast_to(np.empty((), value.dtype), value.shape)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], dims: Any) -> None:
+    pairs = zip(dims, shape, strict=False)
+    if len(shape) != len(dims) or any(isinstance(d, int) and d != e for d, e in pairs):
+        wanted = ", ".join("?" if d is None else str(d) for d in dims)
+        raise ShapeError(
+            f"Output {shown(name)} has shape [{wanted}], its memory {list(shape)}.",
+            asked_by="Session.bind",
+        )
