@@ -183,7 +183,7 @@ def weights_go_up_once() -> None:
     wanted = gpuedge.conv2d(image, w, device="cpu")
     for _ in range(3):
         same(gpuedge.conv2d(x, w), wanted)
-    assert written[0] <= 4, written  # the image, the filters, and what the device makes of them
+    assert written[0] == 2, written  # the image and the filters
     before = written[0]
     loose = w.copy()
     same(gpuedge.conv2d(x, loose), wanted)
@@ -264,18 +264,18 @@ def lost() -> None:
 
 
 def long_chains() -> None:
-    x = on(np.ones(1000, np.float32))
-    for warm in (True, False):
-        steps = 300 if warm else STEPS
-        if not warm:
-            gc.collect()
-            before, made = resident_bytes(), allocations()
-        for _ in range(steps // 2):
+    x = on(np.ones(10_000, np.float32))
+    grown, made = [], []
+    for _ in range(4):  # what is lost in each step is so every time; drivers and threads may grow
+        gc.collect()
+        before = resident_bytes(), allocations()
+        for _ in range(STEPS // 8):
             x = (x + 1) * 0.5
-    same(x, np.ones(1000, np.float32))
-    grown = resident_bytes() - before
-    assert grown < 16 << 20, f"{grown} bytes more"
-    assert allocations() - made <= 4, allocations() - made
+        grown.append(resident_bytes() - before[0])
+        made.append(allocations() - before[1])
+    same(x, np.ones(10_000, np.float32))
+    assert min(grown) < 4 << 20, f"{grown} bytes more"
+    assert min(made) == 0, made
 
 
 def allocations() -> int:
@@ -321,6 +321,7 @@ def freed_from_threads() -> None:
     until = time.monotonic() + 30
     while not freed and time.monotonic() < until:
         time.sleep(0.01)
+    assert freed, "nobody gave the memory back"
     (x + 1).compute()
     assert len(freed) > 20 and memory.unused_bytes <= KEPT_BYTES, (len(freed), memory.unused_bytes)
 
