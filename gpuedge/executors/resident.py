@@ -20,7 +20,7 @@ import numpy as np
 
 from gpuedge.backends.base import Buffer, Usage
 from gpuedge.core.dtypes import WIDE, require_exact, rounded
-from gpuedge.core.errors import GpuEdgeError
+from gpuedge.core.errors import GpuEdgeError, OutOfMemoryError
 from gpuedge.core.storage import BUFFER, FLOAT32, Storage
 from gpuedge.graph.ir import Array
 from gpuedge.plan.layout import linear
@@ -62,7 +62,11 @@ class TensorMemory:
         executor = self._executor()
         if executor is None:
             raise ReferenceError("a tensor is made on a device that is gone")
-        return executor.impl.alloc(nbytes, Usage.SCRATCH, storage)
+        try:
+            return executor.impl.alloc(nbytes, Usage.SCRATCH, storage)
+        except OutOfMemoryError:
+            self.tidy(most_bytes=0)
+            return executor.impl.alloc(nbytes, Usage.SCRATCH, storage)
 
     def give(self, nbytes: int, storage: Storage, buffer: Buffer) -> None:
         """Take back a buffer that nothing refers to; from any thread, at any moment.
@@ -87,14 +91,14 @@ class TensorMemory:
                 with suppress(GpuEdgeError), executor.impl.entered():
                     self.tidy()
 
-    def tidy(self) -> None:
-        """Note what was given back, and give the driver back what is too much."""
+    def tidy(self, most_bytes: int = KEPT_BYTES) -> None:
+        """Note what was given back, and give the driver back what is more than so much."""
         self._given_bytes = 0
         while self._given:
             kind, buffer = self._given.popleft()
             self._unused[kind] = [*self._unused.pop(kind, ()), buffer]
             self.unused_bytes += kind[0]
-        while self.unused_bytes > KEPT_BYTES:
+        while self.unused_bytes > most_bytes:
             kind = next(iter(self._unused))
             buffers = self._unused[kind]
             if not buffers:
