@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuedge.core.errors import DTypeError, InputError, ShapeError
 from gpuedge.core.text import shown
-from gpuedge.executors.resident import Resident, Residents
+from gpuedge.executors.resident import Resident, Residents, SharedInput
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import shapes_of
 from gpuedge.ops.array import DeviceArray, check_place, located, over, resident_of
@@ -67,14 +67,15 @@ class BoundSession:
             check_place(f"input {shown(name)} of a session", value, self._request)
             fitting(name, _stand_in(value), signature)
             return value
-        if type(value) is not np.ndarray:
+        if type(value) not in (np.ndarray, SharedInput):
             raise InputError(
                 f"Input {shown(name)} is bound to {type(value).__name__}.",
                 asked_by="Session.bind",
                 known="memory that is bound is read in every run: an array of numpy, or one that "
                 "gpuedge.array made",
             )
-        return fitting(name, value, signature)
+        fit = fitting(name, value, signature)
+        return value if isinstance(value, SharedInput) else fit
 
     def _memory(self, outputs: Any) -> dict[str, Array]:
         """Return the memory that outputs are written to."""
@@ -178,6 +179,8 @@ def _value(value: Array | DeviceArray, dtype: str) -> Array | Resident:
     if isinstance(value, DeviceArray):
         # what is float16 lies on devices as float32, and the CPU takes the model's own dtype
         return value.numpy() if dtype == "float16" else resident_of(value)
+    if isinstance(value, SharedInput) and value.tensor is not None and value.tensor.is_alive:
+        return Resident(dtype, value.shape, value.view(np.ndarray), value.tensor)
     return value if value.flags.c_contiguous and value.flags.aligned else np.require(
         value, dtype, ["C", "A"])  # fmt: skip
 

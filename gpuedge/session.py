@@ -15,6 +15,7 @@ from gpuedge.core import config
 from gpuedge.core.errors import InputError, ModelError, OutOfMemoryError, UsageError
 from gpuedge.core.text import shown
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
+from gpuedge.executors.resident import SharedInput
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel, Signature, shapes_of
 from gpuedge.runtime.compiled import CompiledModel
@@ -280,6 +281,10 @@ class Session:
     def input(self, name: str, shape: Sequence[int] | None = None) -> Array:
         """Return memory to write an input to, of its dtype and of zeros.
 
+        Where the session's device shares memory with the host (Vulkan on most integrated GPUs and
+        rasterisers), bound sessions read it there without a copy. What is closed while an array of
+        this kind is alive keeps its memory until the process ends.
+
         Parameters
         ----------
         name : str
@@ -302,7 +307,12 @@ class Session:
             raise InputError(
                 f"The model leaves the shape of {shown(name)} open.", hint="input(name, shape)"
             )
-        return fitting(name, np.zeros(extents, signature[0]), signature)
+        latest, shared = self._latest, None
+        if latest is not None and signature[0] == "float32":
+            shared = SharedInput.on(latest.executor, extents)
+        array = np.zeros(extents, signature[0]) if shared is None else shared
+        fitting(name, array, signature)
+        return array
 
     @whole
     def warm_up(self, shapes: Mapping[str, Sequence[int]] | None = None) -> None:

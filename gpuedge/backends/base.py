@@ -98,7 +98,10 @@ class Counters:
 
 
 class DeviceImpl(Protocol):
-    """An open device. Methods may be called from one thread at a time."""
+    """An open device. Methods may be called from one thread at a time.
+
+    One that shares memory with the host may have a method ``map`` (`gpuedge.backends.device`).
+    """
 
     info: DeviceInfo
     caps: Caps

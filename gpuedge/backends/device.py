@@ -7,6 +7,7 @@ which order a device is closed.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -64,6 +65,24 @@ class _Recorder(Protocol):
     def release(self, recording: Any) -> None: ...
 
 
+class MappedMemory:
+    """Memory of a device that the host reads and writes in place; numpy makes arrays of it.
+
+    Attributes
+    ----------
+    owner : object
+        What must not go while arrays refer to this.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "owner")
+
+    def __init__(self, buffer: Buffer, address: int) -> None:
+        self.owner: object = buffer
+        self.__array_interface__ = {
+            "data": (address, False), "shape": (buffer.nbytes,), "typestr": "|u1", "version": 3,
+        }  # fmt: skip
+
+
 class OpenDevice:
     """An open device; see `gpuedge.backends.base.DeviceImpl` for what each call promises.
 
@@ -94,6 +113,7 @@ class OpenDevice:
         self.sharing: Any = None
         self.is_kept = False
         self._scope = self.queue.scope
+        self._mapped: weakref.WeakSet[MappedMemory] = weakref.WeakSet()
         self._live: dict[Any, Callable[[Any], None]] = {}  # what was made, and what frees it
         self._destroy = destroy
         self._closed = False
@@ -133,6 +153,21 @@ class OpenDevice:
         self._check()
         with self._scope:
             self.memory.read(buffer, into, offset)
+
+    def map(self, buffer: Buffer) -> MappedMemory | None:
+        """Return the memory of an INPUT buffer where the device shares it with the host, else None.
+
+        What the host writes there is read by what is submitted afterwards.
+
+        While anything refers to it, closing the device leaves everything to the end of the process.
+        """
+        self._check()
+        address = getattr(self.memory, "address", lambda _: None)(buffer)
+        if address is None:
+            return None
+        mapped = MappedMemory(buffer, address)
+        self._mapped.add(mapped)
+        return mapped
 
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> Program:
         """Compile a kernel; its workgroup size is the specs LX, LY, LZ."""
@@ -191,7 +226,7 @@ class OpenDevice:
         if self._closed:
             return
         self._closed = True
-        if not self._has_ended():
+        if not self._has_ended() or len(self._mapped):
             self.is_kept = True
             keep(self)
             return

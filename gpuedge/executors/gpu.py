@@ -491,7 +491,7 @@ class GpuExecutable:
         if bound in self._recorded:
             return self._recorded[bound]
         others = [key for key in self._recorded if key]
-        for key in others[: len(others) + 1 - OTHER_PLACES]:
+        for key in others[: max(len(others) + 1 - OTHER_PLACES, 0)]:
             self._drop(key)
         self._recorded[bound] = made = self._pieces(bound, self._ends)
         return made

@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,10 @@ import numpy as np
 
 from gpuedge.backends.base import Buffer, Usage
 from gpuedge.core.dtypes import WIDE, require_exact, rounded
-from gpuedge.core.errors import GpuEdgeError
-from gpuedge.core.storage import Storage
+from gpuedge.core.errors import GpuEdgeError, OutOfMemoryError
+from gpuedge.core.storage import BUFFER, FLOAT32, Storage
 from gpuedge.graph.ir import Array
+from gpuedge.plan.layout import linear
 from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
@@ -60,7 +62,11 @@ class TensorMemory:
         executor = self._executor()
         if executor is None:
             raise ReferenceError("a tensor is made on a device that is gone")
-        return executor.impl.alloc(nbytes, Usage.SCRATCH, storage)
+        try:
+            return executor.impl.alloc(nbytes, Usage.SCRATCH, storage)
+        except OutOfMemoryError:
+            self.tidy(most_bytes=0)
+            return executor.impl.alloc(nbytes, Usage.SCRATCH, storage)
 
     def give(self, nbytes: int, storage: Storage, buffer: Buffer) -> None:
         """Take back a buffer that nothing refers to; from any thread, at any moment.
@@ -85,14 +91,14 @@ class TensorMemory:
                 with suppress(GpuEdgeError), executor.impl.entered():
                     self.tidy()
 
-    def tidy(self) -> None:
-        """Note what was given back, and give the driver back what is too much."""
+    def tidy(self, most_bytes: int = KEPT_BYTES) -> None:
+        """Note what was given back, and give the driver back what is more than so much."""
         self._given_bytes = 0
         while self._given:
             kind, buffer = self._given.popleft()
             self._unused[kind] = [*self._unused.pop(kind, ()), buffer]
             self.unused_bytes += kind[0]
-        while self.unused_bytes > KEPT_BYTES:
+        while self.unused_bytes > most_bytes:
             kind = next(iter(self._unused))
             buffers = self._unused[kind]
             if not buffers:
@@ -123,9 +129,11 @@ class DeviceTensor:
 
     __slots__ = ("__weakref__", "buffer", "executor", "nbytes", "storage")
 
-    def __init__(self, executor: GpuExecutor, nbytes: int, storage: Storage) -> None:
+    def __init__(
+        self, executor: GpuExecutor, nbytes: int, storage: Storage, buffer: Buffer | None = None
+    ) -> None:
         self.executor, self.nbytes, self.storage = executor, nbytes, storage
-        self.buffer = executor.tensors.take(nbytes, storage)
+        self.buffer = executor.tensors.take(nbytes, storage) if buffer is None else buffer
 
     def __del__(self) -> None:
         buffer = getattr(self, "buffer", None)
@@ -154,6 +162,38 @@ class DeviceTensor:
         if dtype in WIDE:
             require_exact("a result", out, executor.device, dtype=dtype)
         return rounded(out, dtype)
+
+
+class SharedInput(np.ndarray[Any, Any]):
+    """An array of the host in memory that a device reads: what is written there goes nowhere else.
+
+    Attributes
+    ----------
+    tensor : DeviceTensor or None
+        None of what was made of it, such as its parts and copies.
+    """
+
+    tensor: DeviceTensor | None = None
+
+    @classmethod
+    def on(cls, executor: Any, shape: tuple[int, ...]) -> SharedInput | None:
+        """Return one of float32 and of zeros; None where a device shares no memory."""
+        share = getattr(getattr(executor, "impl", None), "map", None)
+        if share is None or executor.caps.storages[0] != BUFFER:
+            return None
+        nbytes = linear(shape).nbytes
+        with held, executor.building():
+            buffer = executor.impl.alloc(nbytes, Usage.INPUT, FLOAT32)
+            memory = share(buffer)
+        tensor = DeviceTensor(executor, nbytes, FLOAT32, buffer)
+        if memory is None:
+            return None
+        memory.owner = tensor  # any view of the array keeps it
+        count = prod(shape)
+        array = np.asarray(memory).view(np.float32)[:count].reshape(shape).view(cls)
+        array.tensor = tensor
+        array[...] = 0
+        return array
 
 
 class Resident:

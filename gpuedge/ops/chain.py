@@ -341,8 +341,10 @@ def evaluate(array: LazyArray) -> CompiledModel:
         model, values = chain.compiled(array.request)
         try:
             outputs = model.run(Residents(values))
-        except (DeviceError, ClosedError):
-            if attempt == ATTEMPTS - 1 or not chain.lose():
+        except (DeviceError, ClosedError) as error:
+            # a closed model may have made room for those of other threads
+            is_lost = chain.lose() or isinstance(error, ClosedError)
+            if attempt == ATTEMPTS - 1 or not is_lost:
                 raise
             continue
         for result, output in zip(results, outputs.values(), strict=True):

@@ -282,6 +282,12 @@ class Pool:
         self.blocks.append(block)
         return block
 
+    def address(self, buffer: VulkanBuffer) -> int | None:
+        """Return where the host sees a buffer without flushing or copying; None if it does not."""
+        if buffer.host is None or not buffer.block.is_coherent:
+            return None
+        return int(self._api.ffi.cast("uintptr_t", buffer.host))
+
     # --- host and device ------------------------------------------------------------------------
     def write(self, buffer: VulkanBuffer, data: memoryview, offset: int) -> None:
         """Copy host bytes into a buffer; a staged INPUT takes them over with the next submit."""
