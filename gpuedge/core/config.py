@@ -103,7 +103,7 @@ SETTINGS: dict[str, Setting] = {
             "pin",
             _pins,
             (),
-            "devices used never, or whatever they did before",
+            "devices that are never used, or used whatever they did before",
             example="vulkan=never gles31=always",
         ),
     )

@@ -134,8 +134,9 @@ class Gates:
             reason = reason_of(error, "open-failed" if executor is None else "compile-failed")
         else:
             reason = Reason("run-failed", f"{type(error).__name__}: {error}")
-        log.warning("%s: %s", self.device, reason.sentence)
         is_closed = bool(getattr(executor, "closed", False))  # by another session meanwhile
+        log.log(logging.INFO if is_closed else logging.WARNING, "%s: %s", self.device,
+                reason.sentence)  # fmt: skip
         is_lost = executor is not None and (is_closed or isinstance(error, DEVICE_FATAL_ERRORS))
         if is_lost:
             self.compilation.pooled(self.device).fail(reason, cast("GpuExecutor", executor))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import numpy as np
 import onnx
@@ -129,3 +130,18 @@ def test_results_of_unknown_type_are_compared_as_well() -> None:
         assert session.health.on_cpu == 0
     for name, array in zip(("y", "e", "nz"), oracle.run(["y", "e", "nz"], feed), strict=True):
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5)
+
+
+def test_product_after_an_operator_that_only_onnxruntime_knows() -> None:
+    """No type is known of what the product reads, so nothing is known of its size either."""
+    nodes = [
+        helper.make_node("Gelu", ["x"], ["g"], domain="com.microsoft"),
+        helper.make_node("Gemm", ["g", "w"], ["y"]),
+    ]
+    imports = [helper.make_opsetid("com.microsoft", 1)]
+    proto = model(nodes, [value("x", [2, 4])], [value("y", [2, 4])],
+                  [weight("w", np.ones((4, 4), np.float32))], imports=imports)  # fmt: skip
+    ones = np.ones((2, 4), np.float32)
+    with gpuedge.Session(proto, device=plan_device()) as session:
+        wanted = 4 * 0.5 * (1 + math.erf(math.sqrt(0.5)))
+        np.testing.assert_allclose(session.run({"x": ones})["y"], wanted, rtol=1e-6)
