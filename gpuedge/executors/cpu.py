@@ -122,8 +122,8 @@ def _settled(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
     if "" in node.outputs:
         node = _with_named_outputs(node, graph)
     is_same = str(node.attrs.get("auto_pad", "")).startswith("SAME")
-    left = graph.types.get(node.inputs[0])  # None after an operator that only ONNX Runtime knows
-    is_empty = node.op == "Gemm" and left is not None and not left.size
+    left = graph.types.get(node.inputs[0]) if node.op == "Gemm" else None
+    is_empty = left is not None and not left.size  # unknown after an operator of ONNX Runtime's own
     if not is_same and not is_empty:
         return node
     try:
