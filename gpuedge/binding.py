@@ -35,6 +35,7 @@ class BoundSession:
         self._server, self._compiler, self._request = server, compiler, located(request)
         self._wanted: dict[str, Signature] = dict(compiler.model.inputs)
         self._inputs: dict[str, Array | DeviceArray] = {}
+        self._kinds: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         self._shapes: Any = None
         check_names(inputs, self._wanted)
         self._into = self._memory(outputs)
@@ -54,7 +55,21 @@ class BoundSession:
                         hint="bind two arrays; a run that fails midway begins again",
                     )
         self._inputs |= fit
+        self._kinds |= {n: (v.shape, v.dtype) for n, v in self._arrays(fit).items()}
         self._shapes = shapes_of(self._stand_ins(), frozenset())
+
+    def _changed(self) -> dict[str, Array]:
+        """Return the bound arrays of numpy whose shape or type was changed in place since."""
+        arrays = self._arrays(self._inputs)
+        return {n: v for n, v in arrays.items() if (v.shape, v.dtype) != self._kinds[n]}
+
+    def _check_memory(self) -> None:
+        for name, memory in self._into.items():
+            if not memory.flags.writeable:
+                raise InputError(
+                    f"The memory of output {shown(name)} cannot be written to any more.",
+                    asked_by="BoundSession.run",
+                )
 
     def _checked(self, name: str, value: Any) -> Array | DeviceArray:
         if name not in self._wanted:
@@ -92,6 +107,11 @@ class BoundSession:
                     f"Output {shown(name)} is bound to what cannot be written to.",
                     asked_by="Session.bind",
                     hint="numpy.empty(shape, dtype)",
+                )
+            if _overlaps_itself(memory):
+                raise InputError(
+                    f"Elements of the memory of output {shown(name)} share bytes.",
+                    asked_by="Session.bind",
                 )
             if memory.dtype != np.dtype(dtype):
                 raise DTypeError(
@@ -150,13 +170,16 @@ class BoundSession:
         seconds = None if timeout_s is None else check_timeout(timeout_s)
         try:
             self._server.check_open()
-            if inputs:
-                self._take(inputs)
+            if inputs is not None and not isinstance(inputs, Mapping):
+                raise InputError("Inputs are bound as a dict of arrays by name.")
+            if given := {**self._changed(), **(inputs or {})}:
+                self._take(given)
+            self._check_memory()
             values = {n: _value(v, self._wanted[n][0]) for n, v in self._inputs.items()}
-            given, shapes = Residents(values, self._into), self._shapes
+            residents, shapes = Residents(values, self._into), self._shapes
             if self._compiler.parameters:
-                shapes = shapes_of(given, self._compiler.parameters)
-            results = self._server.run(given, shapes, seconds)
+                shapes = shapes_of(residents, self._compiler.parameters)
+            results = self._server.run(residents, shapes, seconds)
             return {name: self._given(name, result) for name, result in results.items()}
         except BaseException as error:
             let_go(error)
@@ -187,6 +210,17 @@ def _value(value: Array | DeviceArray, dtype: str) -> Array | Resident:
 
 def _stand_in(value: DeviceArray) -> Array:
     return np.broadcast_to(np.empty((), value.dtype), value.shape)
+
+
+def _overlaps_itself(memory: Array) -> bool:
+    """Return whether strides are smaller than what lies between them."""
+    span = memory.itemsize
+    axes = sorted((abs(s), e) for s, e in zip(memory.strides, memory.shape, strict=True) if e > 1)
+    for stride, extent in axes if memory.size else ():
+        if stride < span:
+            return True
+        span += stride * (extent - 1)
+    return False
 
 
 def _check_shape(name: str, shape: tuple[int, ...], dims: Any) -> None:

@@ -177,11 +177,16 @@ class Blocks:
     def _memory(self) -> Array:
         """Return memory for a result: what nobody refers to any more, else new."""
         for at in range(len(self._kept)):
-            if _references(self._kept, at) == UNUSED:
+            if _references(self._kept, at) == UNUSED and self._is_usable(self._kept[at]):
                 return self._kept[at][:]
         made = np.empty(self._size, np.float32)
         self._kept = [*self._kept, made][-KEPT:]
         return made[:]
+
+    def _is_usable(self, memory: Array) -> bool:
+        """Return whether it is as it was made: whoever had a result may have changed its base."""
+        is_same = memory.shape == (self._size,) and memory.dtype == np.float32
+        return is_same and memory.flags.writeable
 
 
 def _references(arrays: list[Array], at: int) -> int:

@@ -212,6 +212,15 @@ class DeviceArray:
     def __eq__(self, other: object) -> Any:
         return _binary("equal", self, other)
 
+    def __ne__(self, other: object) -> Any:
+        return simple("not_equal", "Not", [("a", self == other)], None, also=("bool",))
+
+    def __deepcopy__(self, memo: Any) -> DeviceArray:
+        return self  # it never changes
+
+    def __reduce__(self) -> Any:
+        return _restored, (self.numpy(), self.device)
+
     def __lt__(self, other: Any) -> Any:
         return _binary("less", self, other)
 
@@ -262,6 +271,11 @@ recorders[DeviceArray] = _record
 
 
 @whole
+def _restored(values: Array, device: str) -> DeviceArray:
+    """Return an array that was pickled."""
+    return array(values, device=device)
+
+
 def _binary(name: str, first: Any, second: Any) -> Any:
     return one_operator(name, (first, second), {}, None)
 

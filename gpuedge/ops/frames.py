@@ -155,6 +155,12 @@ def _named(inputs: Mapping[str, Signature], image: str | None) -> str:
 def _image(name: str, signature: Signature) -> tuple[str, tuple[Dim, ...], int]:
     """Return dtype, height and width of the image, and the number of the first of these axes."""
     dtype, dims = signature
+    if dims is not None and len(dims) == 4 and dims[1] == dims[3] == COLOURS:
+        raise ModelError(
+            f"The channels of the input {shown(name)} may be its second axis or its last.",
+            asked_by="for_frames", known=takes({name: signature}),
+            hint="leave the height or width of 3 pixels open in the model",
+        )  # fmt: skip
     for axis, first in ((1, 2), (3, 1)):
         is_one = dims is not None and len(dims) == 4 and dims[0] in (1, None, str(dims[0]))
         if dims is not None and is_one and dims[axis] == COLOURS and dtype in ACCEPTED:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 import gpuedge
 from gpuedge.core.reasons import Reason
@@ -63,7 +64,7 @@ def operators() -> None:
     np.testing.assert_allclose(powers, a**2, rtol=(3 + 2 * 4.7 + 3 * 4.7 * 0.7) * 2.0**-23)
     same(x @ on(b.T.copy()), a @ b.T)
     same(b + x, b + a)
-    for found, want in ((x < y, a < b), (x >= 1, a >= 1), (x == y, a == b)):
+    for found, want in ((x < y, a < b), (x >= 1, a >= 1), (x == y, a == b), (x != y, a != b)):
         same(found, want)
     same(gpuedge.where(x > y, x, y), np.maximum(a, b))
     assert bool(gpuedge.sum(x) == float(a.sum())) and float(gpuedge.sum(x)) == a.sum()
@@ -476,6 +477,8 @@ def bound_badly() -> None:
             (good, {"y": np.empty((6, 9), np.float32)}, gpuedge.ShapeError, "[6, 9]"),
             (good, {"y": two[:6], "z": two[1:]}, gpuedge.InputError, "share memory"),
             (good, {"y": a}, gpuedge.InputError, "share memory"),
+            (good, {"y": np.broadcast_to(two[:1], (6, 10))}, gpuedge.InputError, "cannot be"),
+            (good, {"y": as_strided(two, (6, 10), (0, 4))}, gpuedge.InputError, "share bytes"),
         ):
             try:
                 session.bind(inputs, outputs)
@@ -490,6 +493,22 @@ def bound_badly() -> None:
             same(bound.run()["y"], wanted_of(a, b)["y"])
         else:
             raise AssertionError("another shape")
+        changed, into = a.copy(), np.empty((6, 10), np.float32)
+        bound_again = session.bind({"x": changed, "b": b}, {"y": into})
+        for change, undo, error in (
+            (lambda: setattr(changed, "shape", (10, 6)), lambda: setattr(changed, "shape", (6, 10)),
+             gpuedge.ShapeError),
+            (lambda: into.setflags(write=False), lambda: into.setflags(write=True),
+             gpuedge.InputError),
+        ):  # fmt: skip
+            change()
+            try:
+                bound_again.run()
+            except error:
+                undo()
+                same(bound_again.run()["y"], wanted_of(a, b)["y"])
+            else:
+                raise AssertionError(f"no {error.__name__}")
         for wrong in (lambda: session.input("w"), lambda: session.input("x", (1, 2))):
             try:
                 wrong()

@@ -165,3 +165,17 @@ def test_only_large_formulas_of_exact_functions_are_taken_from_onnx_runtime() ->
         relu_of("float16", whole, whole),
     ):
         assert kernels(graph) == {"onnxruntime"}
+
+
+def test_whose_base_was_frozen_or_reshaped_is_not_used_again() -> None:
+    formula = gpuedge.elementwise("relu(a*b+c)")
+    a = np.full(SIZE, 2, F)
+    for change in ("freeze", "reshape"):
+        y = formula(a, a, a, device="cpu")
+        if change == "freeze":
+            y.flags.writeable = y.base.flags.writeable = False
+        else:
+            y.base.shape = (1, -1)
+        del y
+        for _ in range(3):
+            np.testing.assert_array_equal(formula(a, a, a, device="cpu"), 6)

@@ -200,6 +200,11 @@ def test_bad_arguments_are_told(name: str) -> None:
         gpuedge.for_frames(taking((1, 3, 6, 6)), **{"size": (H, W), **options})
 
 
+def test_models_whose_channels_may_be_two_axes_are_refused() -> None:
+    with pytest.raises(ModelError, match="second axis or its last"):
+        gpuedge.for_frames(taking((1, 3, 6, 3)), (H, W))
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
