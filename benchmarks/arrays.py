@@ -8,40 +8,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from bare import opened
-from common import devices, report
-from onnx import TensorProto, helper
+from common import devices, processor, report
+from overhead import relu_model
 
 import gpuedge
 from gpuedge.bench.graphs import GRAPHS, inputs_of
 from gpuedge.graph.writer import to_bytes
 
 ELEMENTS = 1 << 20
-ROUNDS = 15
 FORMULA = "relu(((a + b) * a - b) * b) + a"
-
-
-def least(candidates: Mapping[str, Callable[[], Any]], calls: int = 1) -> dict[str, float]:
-    """Return the least milliseconds of processor time of a call of each candidate.
-
-    One of `ROUNDS` measurements, of so many calls each.
-    """
-    found = dict.fromkeys(candidates, float("inf"))
-    for run in candidates.values():
-        for _ in range(4):
-            run()
-    for _ in range(ROUNDS):
-        for name, run in candidates.items():
-            start = time.process_time()
-            for _ in range(calls):
-                run()
-            found[name] = min(found[name], (time.process_time() - start) * 1e3 / calls)
-    return found
 
 
 def chains(device: str) -> list[object]:
@@ -60,7 +39,7 @@ def chains(device: str) -> list[object]:
         return gpuedge.relu(((x + y) * x - y) * y) + x
 
     np.testing.assert_allclose(chain().numpy(), one_by_one(), rtol=1e-4, atol=1e-4)
-    found = least(
+    found = processor(
         {
             "one by one": one_by_one,
             "formula": lambda: formula(a, b, device=device),
@@ -70,7 +49,7 @@ def chains(device: str) -> list[object]:
         }
     )
     ratios = [found["chain"] / found["formula"], found["chain there"] / found["formula there"]]
-    return [device, *(f"{ms:.2f}" for ms in found.values()), *(f"{r:.2f}" for r in ratios)]
+    return [device, *(f"{s * 1e3:.2f}" for s in found.values()), *(f"{r:.2f}" for r in ratios)]
 
 
 def smallest(device: str) -> list[object]:
@@ -87,21 +66,11 @@ def smallest(device: str) -> list[object]:
             return (x + y).compute()
 
         calls = {"array": added, "bound": bound.run, "session": lambda: session.run(given)}
-        found = least(calls, calls=100)
+        found = processor(calls, calls=100)
     command = [sys.executable, __file__, "--bare", device.partition(":")[0]]
     found["bare"] = float(subprocess.run(command, capture_output=True, check=True).stdout)
-    rows = [f"{found[name] * 1e3:.0f}" for name in ("bare", "array", "bound", "session")]
+    rows = [f"{found[name] * 1e6:.0f}" for name in ("bare", "array", "bound", "session")]
     return [device, *rows, f"{found['bound'] / found['bare']:.2f}"]
-
-
-def relu_model(size: int) -> bytes:
-    """Return a model of one Relu over `size` values."""
-    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [size]) for n in "xy"]
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])], "relu", value[:1], value[1:]
-    )
-    opset = [helper.make_opsetid("", 17)]
-    return bytes(helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString())
 
 
 def sessions(device: str) -> list[object]:
@@ -113,14 +82,14 @@ def sessions(device: str) -> list[object]:
         given = session.input("x")  # memory of the device, where it shares that
         given[:] = x
         memory = session.bind({"x": given}, {"y": into})
-        found = least(
+        found = processor(
             {
                 "run": lambda: session.run({"x": x}),
                 "memory": memory.run,
                 "there": there.run,
             }
         )
-    return [device, *(f"{ms:.2f}" for ms in found.values())]
+    return [device, *(f"{s * 1e3:.2f}" for s in found.values())]
 
 
 def networks(device: str) -> list[list[object]]:
@@ -133,16 +102,16 @@ def networks(device: str) -> list[list[object]]:
             there = session.bind({n: gpuedge.array(x, device=device) for n, x in feeds.items()})
             for output, wanted in session.run(feeds).items():
                 np.testing.assert_array_equal(there.run()[output].numpy(), wanted)
-            found = least({"run": lambda s=session, f=feeds: s.run(f), "there": there.run})
+            found = processor({"run": lambda s=session, f=feeds: s.run(f), "there": there.run})
         ratio = found["there"] / found["run"]
-        rows.append([device, name, *(f"{ms:.2f}" for ms in found.values()), f"{ratio:.2f}"])
+        rows.append([device, name, *(f"{s * 1e3:.2f}" for s in found.values()), f"{ratio:.2f}"])
     return rows
 
 
 def main() -> None:
     """Measure and print."""
     if "--bare" in sys.argv:
-        print(least({"bare": opened(sys.argv[-1]).work()}, calls=100)["bare"])
+        print(processor({"bare": opened(sys.argv[-1]).work()}, calls=100)["bare"])
         return
     gpus = devices()
     report(

@@ -34,19 +34,24 @@ def medians(
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
-def processor(candidates: Mapping[str, Callable[[], Any]], *, rounds: int = 15) -> dict[str, float]:
+def processor(
+    candidates: Mapping[str, Callable[[], Any]], *, rounds: int = 15, calls: int = 1
+) -> dict[str, float]:
     """Return the least processor seconds of a call of each candidate, run in turn.
 
-    Of all threads of this process: what others do on a shared machine counts least in these.
+    Of all threads of this process: what others do on a shared machine counts least in these. Each
+    of the `rounds` measures so many `calls`; four come before them.
     """
     least = dict.fromkeys(candidates, float("inf"))
     for run in candidates.values():
-        run()
+        for _ in range(4):
+            run()
     for _ in range(rounds):
         for name, run in candidates.items():
             start = time.process_time()
-            run()
-            least[name] = min(least[name], time.process_time() - start)
+            for _ in range(calls):
+                run()
+            least[name] = min(least[name], (time.process_time() - start) / calls)
     return least
 
 

@@ -11,9 +11,9 @@ from gpuedge.core.errors import DTypeError, InputError, ShapeError
 from gpuedge.core.text import shown
 from gpuedge.executors.resident import Resident, Residents, SharedInput
 from gpuedge.graph.ir import Array
-from gpuedge.graph.reader import shapes_of
+from gpuedge.graph.reader import shapes_of, signature_of
 from gpuedge.ops.array import DeviceArray, check_place, located, over, resident_of
-from gpuedge.runtime.inputs import check_names, check_timeout, chosen, fitting
+from gpuedge.runtime.inputs import check_dict, check_names, check_timeout, chosen, fitting
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.serving import Server
 from gpuedge.runtime.shapes import Compiler
@@ -72,12 +72,7 @@ class BoundSession:
                 )
 
     def _checked(self, name: str, value: Any) -> Array | DeviceArray:
-        if name not in self._wanted:
-            raise InputError(
-                f"The model has no input {shown(str(name))}.",
-                known=f"inputs: {', '.join(map(shown, self._wanted))}",
-            )
-        signature = self._wanted[name]
+        signature = signature_of(name, self._wanted)
         if isinstance(value, DeviceArray):
             check_place(f"input {shown(name)} of a session", value, self._request)
             fitting(name, _stand_in(value), signature)
@@ -170,8 +165,8 @@ class BoundSession:
         seconds = None if timeout_s is None else check_timeout(timeout_s)
         try:
             self._server.check_open()
-            if inputs is not None and not isinstance(inputs, Mapping):
-                raise InputError("Inputs are bound as a dict of arrays by name.")
+            if inputs is not None:
+                check_dict(inputs, self._wanted)
             if given := {**self._changed(), **(inputs or {})}:
                 self._take(given)
             self._check_memory()

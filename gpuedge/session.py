@@ -17,7 +17,7 @@ from gpuedge.core.text import shown
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
 from gpuedge.executors.resident import SharedInput
 from gpuedge.graph.ir import Array
-from gpuedge.graph.reader import OnnxModel, Signature, shapes_of
+from gpuedge.graph.reader import OnnxModel, Signature, shapes_of, signature_of
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.health import Health
@@ -116,7 +116,7 @@ class Session:
         request.tell("read", 1, 1)
         self._compiler = Compiler(self._model, request)
         self._server = Server(self._compiler, request)
-        self._device, self._request = request.device, request
+        self._request = request
         fixed = [fixed_shape(signature) for signature in self.inputs.values()]
         if all(shape is not None for shape in fixed) and not self._compiler.parameters:
             self._server.prepare(tuple(shape for shape in fixed if shape is not None))
@@ -296,12 +296,7 @@ class Session:
         InputError (GE-203), ShapeError (GE-201)
             The model has no such input; the shape is missing or does not fit.
         """
-        if name not in self._model.inputs:
-            raise InputError(
-                f"The model has no input {shown(str(name))}.",
-                known=f"inputs: {', '.join(map(shown, self._model.inputs))}",
-            )
-        signature = self._model.inputs[name]
+        signature = signature_of(name, self._model.inputs)
         extents = fixed_shape(signature) if shape is None else tuple(map(index, shape))
         if extents is None:
             raise InputError(
@@ -458,7 +453,7 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        where = self._latest.executor.device if self._latest else self._device
+        where = self._latest.executor.device if self._latest else self._request.device
         return (
             f"<gpuedge.Session on {where!r}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
         )

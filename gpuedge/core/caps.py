@@ -27,11 +27,10 @@ class Caps:
     copies unless `has_texture_views`: then textures share the memory of the buffers.
     `max_outputs`: tensors one kernel can write. `dot_products`: 2 where kernels may multiply packed
     bytes and the driver says that its hardware does so, 1 where it does not say so; else 0.
-    `subgroup_lanes`: invocations of a subgroup, where
-    a kernel may take a value from a constant one of them; else 0. `map_texels`: neighbouring
-    texels that an invocation of a map kernel computes, from a multiple of so many on.
-    `is_finite_only`: NaN and infinities are not kept. `ruled_out`: kernel variants that are not
-    used here (`gpuedge.capdb.restrict`).
+    `subgroup_lanes`: invocations of a subgroup, where a kernel may take a value from a constant one
+    of them; else 0. `map_texels`: neighbouring texels that an invocation of a map kernel computes,
+    from a multiple of so many on. `is_finite_only`: NaN and infinities are not kept. `ruled_out`:
+    kernel variants that are not used here (`gpuedge.capdb.restrict`).
 
     `has_fp16_storage` and `has_int8_storage`: kernels that users bring may declare storage buffers
     of 16-bit floats and integers, of 8-bit integers. `has_fp16_arithmetic`: kernels may compute in

@@ -179,9 +179,9 @@ class Blocks:
         for at in range(len(self._kept)):
             if _references(self._kept, at) == UNUSED and self._is_usable(self._kept[at]):
                 return self._kept[at][:]
-        made = np.empty(self._size, np.float32)
-        self._kept = [*self._kept, made][-KEPT:]
-        return made[:]
+        memory = np.empty(self._size, np.float32)
+        self._kept = [*self._kept, memory][-KEPT:]
+        return memory[:]
 
     def _is_usable(self, memory: Array) -> bool:
         """Return whether it is as it was made: whoever had a result may have changed its base."""

@@ -482,8 +482,8 @@ class GpuExecutable:
         """Return a buffer of this executable, made now if it is not there yet."""
         if name not in self._buffers:
             home = self._where.buffers[name]
-            made = self.executor.impl.alloc(home.nbytes, Usage(home.role), home.storage)
-            self._buffers[name] = made
+            buffer = self.executor.impl.alloc(home.nbytes, Usage(home.role), home.storage)
+            self._buffers[name] = buffer
         return self._buffers[name]
 
     def _recordings(self, bound: Bound) -> list[Recording]:
@@ -493,8 +493,8 @@ class GpuExecutable:
         others = [key for key in self._recorded if key]
         for key in others[: max(len(others) + 1 - OTHER_PLACES, 0)]:
             self._drop(key)
-        self._recorded[bound] = made = self._pieces(bound, self._ends)
-        return made
+        self._recorded[bound] = recordings = self._pieces(bound, self._ends)
+        return recordings
 
     def _pieces(self, bound: Bound, ends: Sequence[int]) -> list[Recording]:
         """Record the passes in pieces, which end before the passes `ends`."""
@@ -583,6 +583,7 @@ class GpuExecutable:
         region, host = self._where.regions.get(tensor.name), tensor.host
         if region is None or host is None:
             return
+        # a call of `_own` less in warm runs
         buffer = there or self._buffers.get(region.buffer) or self._own(region.buffer)
         try:
             sources = [values[s] if s in values else self.plan.constants[s] for s in host.sources]
@@ -622,20 +623,20 @@ class GpuExecutable:
     def _run_there(self, inputs: Residents) -> dict[str, Any]:
         """Compute from what lies on the device, and leave results there."""
         there = self._taken(inputs) if self.plan.passes else {}
-        made = self._places(inputs.into) if self.plan.passes else {}
+        tensors = self._places(inputs.into) if self.plan.passes else {}
         regions = self._where.regions
-        places = {regions[self.plan.outputs[n]].buffer: t.buffer for n, t in made.items()}
+        places = {regions[self.plan.outputs[n]].buffer: t.buffer for n, t in tensors.items()}
         bound = *((n, t.buffer) for n, t in there.items()), *places.items()
         try:
             self._compute(inputs, bound)
         except BaseException:  # the device may still be writing to them
-            for tensor in made.values():
+            for tensor in tensors.values():
                 tensor.abandon()
             raise
         types = self.graph.types
         return {
-            name: Resident(types[name].dtype, types[name].shape, tensor=made[name])
-            if name in made else self._result(name, inputs.into.get(name))
+            name: Resident(types[name].dtype, types[name].shape, tensor=tensors[name])
+            if name in tensors else self._result(name, inputs.into.get(name))
             for name in self.graph.outputs
         }  # fmt: skip
 
@@ -644,7 +645,7 @@ class GpuExecutable:
 
         What only the host has is written there now.
         """
-        found: dict[str, DeviceTensor] = {}
+        tensors: dict[str, DeviceTensor] = {}
         for tensor in self._inputs:
             region, host = self._where.regions[tensor.name], tensor.host
             if host is None or host.build is not None or host.is_raw:
@@ -656,12 +657,12 @@ class GpuExecutable:
                     known = DeviceTensor(self.executor, region.nbytes, tensor.storage)
                     self._upload(tensor, inputs, known.buffer)
                     value.place(known)
-                found[region.buffer] = known
-        return found
+                tensors[region.buffer] = known
+        return tensors
 
     def _places(self, others: Container[str]) -> dict[str, DeviceTensor]:
         """Return new tensors for outputs that have a buffer of their own, by name, but for some."""
-        made: dict[str, DeviceTensor] = {}
+        tensors: dict[str, DeviceTensor] = {}
         taken = set[str]()
         plan, where = self.plan, self._where
         for name in self.graph.outputs:
@@ -672,8 +673,8 @@ class GpuExecutable:
             is_own = home.role == "output" and region.nbytes == home.nbytes
             if is_own and region.buffer not in taken:
                 taken.add(region.buffer)
-                made[name] = DeviceTensor(self.executor, home.nbytes, home.storage)
-        return made
+                tensors[name] = DeviceTensor(self.executor, home.nbytes, home.storage)
+        return tensors
 
     def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
         """Compute the outputs with a submission for each step; return what each took as well.

@@ -317,10 +317,7 @@ class OnnxModel:
             A rank or extent differs, or one symbol would need two values.
         """
         for name in shapes:
-            if name not in self.inputs:
-                raise InputError(
-                    f"The model has no input {shown(str(name))}.", known=takes(self.inputs)
-                )
+            signature_of(name, self.inputs)
         symbols: dict[str, int] = {}
         owner: dict[str, str] = {}
         for name, (_, wanted) in self.inputs.items():
@@ -495,6 +492,13 @@ def _shown(dims: Sequence[Dim] | None) -> str:
     if dims is None:
         return "of any rank"
     return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
+
+
+def signature_of(name: Any, inputs: Mapping[str, Signature]) -> Signature:
+    """Return dtype and extents of an input. Raises InputError (GE-203) where there is none."""
+    if name not in inputs:
+        raise InputError(f"The model has no input {shown(str(name))}.", known=takes(inputs))
+    return inputs[name]
 
 
 def takes(inputs: Mapping[str, Signature]) -> str:

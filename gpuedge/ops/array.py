@@ -270,12 +270,12 @@ def _record(operation: Operation, values: Sequence[Any]) -> tuple[Any, ...]:
 recorders[DeviceArray] = _record
 
 
-@whole
 def _restored(values: Array, device: str) -> DeviceArray:
     """Return an array that was pickled."""
     return array(values, device=device)
 
 
+@whole
 def _binary(name: str, first: Any, second: Any) -> Any:
     return one_operator(name, (first, second), {}, None)
 
@@ -417,8 +417,8 @@ def _operand(value: Any, converted: Array, request: Request) -> LazyArray | Arra
         return _source(converted, converted.dtype, request, copy=is_shared)
     key = id(value), *_place(request)
     if key not in _kept:  # a copy, or what is kept would keep the array alive
-        made = _source(converted, converted.dtype, request, copy=True)
-        _kept[key] = weakref.ref(value, lambda _: _kept.pop(key, None)), made
+        lazy_array = _source(converted, converted.dtype, request, copy=True)
+        _kept[key] = weakref.ref(value, lambda _: _kept.pop(key, None)), lazy_array
     return _kept[key][1]
 
 

@@ -226,17 +226,17 @@ class Chain:
         done: set[int] = set()
         stack = [(array, False)]
         while stack:
-            one, is_ready = stack.pop()
-            node = one.node
-            if id(one) in self._places or (node is not None and id(node) in done):
+            operand, is_ready = stack.pop()
+            node = operand.node
+            if id(operand) in self._places or (node is not None and id(node) in done):
                 continue
-            if node is None or one.is_there:
-                self._leaf(one)
+            if node is None or operand.is_there:
+                self._leaf(operand)
             elif is_ready:
                 done.add(id(node))
                 self._step(node)
             else:
-                stack.append((one, True))
+                stack.append((operand, True))
                 operands = [o for o in node.operands if not isinstance(o, np.ndarray)]
                 stack += [(operand, False) for operand in reversed(operands)]
 
@@ -291,11 +291,11 @@ class Chain:
     def _graph(self, *, is_fixed: bool) -> Graph:
         builder = GraphBuilder()
         leaves = [self._value(builder, i, is_fixed=is_fixed) for i in range(len(self.leaves))]
-        made: list[tuple[str, ...]] = []
+        results: list[tuple[str, ...]] = []
         for step in self.steps:
-            inputs = [leaves[i] if at < 0 else made[at][i] for at, i in step.operands]
-            made.append(builder.include(step.node.op.graph, inputs))
-        builder.output(*(made[number][i] for number, i in self.outputs))
+            inputs = [leaves[i] if at < 0 else results[at][i] for at, i in step.operands]
+            results.append(builder.include(step.node.op.graph, inputs))
+        builder.output(*(results[number][i] for number, i in self.outputs))
         return builder.build()
 
     def _value(self, builder: GraphBuilder, number: int, *, is_fixed: bool) -> str:

@@ -104,13 +104,18 @@ def check_inputs(inputs: Any, model: OnnxModel) -> dict[str, Array]:
         raise no_copy("the inputs", error) from None
 
 
-def check_names(inputs: Any, wanted: Mapping[str, Signature]) -> None:
-    """Check that every input has a value, and nothing else. Raises InputError (GE-203)."""
+def check_dict(inputs: Any, wanted: Mapping[str, Signature]) -> None:
+    """Check that inputs are given by name. Raises InputError (GE-203)."""
     if not isinstance(inputs, Mapping):
         raise InputError(
             f"Inputs are given as a dict by name, not as {type(inputs).__name__}.",
             known=takes(wanted),
         )
+
+
+def check_names(inputs: Any, wanted: Mapping[str, Signature]) -> None:
+    """Check that every input has a value, and nothing else. Raises InputError (GE-203)."""
+    check_dict(inputs, wanted)
     if inputs.keys() != wanted.keys():
         missing = [n for n in wanted if n not in inputs]
         unknown = [n for n in inputs if n not in wanted]
