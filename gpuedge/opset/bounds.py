@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,14 @@ HALF_MOST = 65504.0
 class Num:
     """Exact values in float64, and a bound on how far a computation may be from each of them.
 
-    Unpacks into (`v`, `e`).
+    Unpacks into (`v`, `e`). A sum also keeps how many terms it has, the sum of their magnitudes and
+    that of their bounds, because a compiler may add three or more in another order (WGSL, section
+    "Reassociation and Fusion"; GLSL ES without `precise`).
     """
 
     v: Array
     e: Array
+    terms: tuple[int, Array, Array] | None = field(default=None, kw_only=True)
 
     def __iter__(self) -> Iterator[Array]:
         return iter((self.v, self.e))
@@ -64,11 +67,21 @@ class Num:
         return Num(v, e + relative * (np.abs(v) + e) + TINY)
 
     def __neg__(self) -> Num:
-        return Num(-self.v, self.e)
+        return Num(-self.v, self.e, terms=self.terms)
 
     def __add__(self, other: Any) -> Num:
+        """Sum of n terms in any order: n - 1 roundings, the last of the result.
+
+        Each of the others is of a partial sum, which is no larger than all magnitudes together
+        (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2).
+        """
         b = Num.of(other)
-        return self.rounded(self.v + b.v, self.e + b.e)
+        (n, size, e), (more, of_b, e_b) = (
+            x.terms or (1, np.abs(x.v) + x.e, x.e) for x in (self, b)
+        )
+        n, size, e = n + more, size + of_b, e + e_b
+        total = self.rounded(self.v + b.v, e + (n - 2) * (U * size + TINY))
+        return Num(total.v, total.e, terms=(n, size, e))
 
     def __sub__(self, other: Any) -> Num:
         return self + -Num.of(other)

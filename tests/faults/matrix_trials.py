@@ -31,9 +31,13 @@ from gpuedge.core.errors import (
     OutOfMemoryError,
 )
 from gpuedge.core.reasons import SENTENCES
+from gpuedge.probing.api import wait_for_look
 
 REQUESTS = 16
 """Requests of a trial in service; the fault comes at one of the first."""
+
+LOOK_S = 90.0
+"""How long what a deadline cut off may be looked at in the background (`probing.background`)."""
 
 SEEDS = 5
 
@@ -133,6 +137,7 @@ class Application:
             if took > trial["deadline_s"] + OVERRUN_S:
                 wrong.append(f"took {took:.2f} s of {trial['deadline_s']} s")
             wrong += self._compute(trial, is_refused=all(r.status != "ok" for r in rows))
+            wait_for_look(LOOK_S)
             wrong += [f"left {what}" for what in self._left(before)]
         return {"wrong": wrong, "found": found, "probe_s": round(took, 3)}
 

@@ -358,6 +358,23 @@ def test_neighbours_share_what_is_the_same(along: str, rows: int, after: str) ->
     assert [f"o_O_{i} = v_{i};" in main for i in range(4)] == [True] * 4
 
 
+def test_functions_with_loops_are_there_once_for_all_neighbours() -> None:
+    text = (
+        "kernel map t; in tensor A; out tensor O; spec int N = 16;\n"
+        "float total(float x) { float sum = 0.0;\n"
+        "    for (int i = 0; i < N; i++) { sum += x * float(i); } return sum; }\n"
+        "vec4 main(ivec4 p) { vec4 v = load4(A, p);\n"
+        "return vec4(total(v.x), total(v.y), total(v.z), total(v.w)); }"
+    )
+    code = printed(text, "essl300")
+    main = code[code.index("void main()") :]
+    assert main.count("f_total(") == 4, "not 4 calls for each of 4 texels"
+    assert main.count("for (int turn = 0; turn < 4 + (d_O.x >> 31); turn += 1)") == 1
+    assert [f"if (turn == {i}) v_{i} = value;" in main for i in range(4)] == [True] * 4
+    one = printed(text, "essl300", O="rgba8_float")
+    assert "turn < " not in one, "one texel to a fragment"
+
+
 def test_a_layer_takes_a_physical_texel() -> None:
     code = printed(COPY, "essl300", O="rgba8_float", A="rgba8_fixed16")
     main = code[code.index("void main()") :]
