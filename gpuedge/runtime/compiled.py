@@ -239,9 +239,9 @@ class CompiledModel:
         self, by: Assignment, placed: PlacedGraph, inputs: Mapping[str, Array]
     ) -> Outputs | None:
         """Answer a request on a device; None where the CPU has to."""
-        if placed.ranges is not None and not self._is_settled(by, placed, inputs):
-            return None
         try:
+            if placed.ranges is not None and not self._is_settled(by, placed, inputs):
+                return None
             copied = _copy(inputs) if by.kind == "trial" else placed.copies(inputs)
             given = inputs if copied is None else copied
             start = clock.now_ns()

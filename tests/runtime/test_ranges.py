@@ -15,7 +15,14 @@ from onnx_models import model, value, weight
 from planrun import TEXTURES, PlanExecutor, plan_device
 
 import gpuedge
-from gpuedge.core.errors import ConfigError, DriverError, InputError, NotFiniteError, ShapeError
+from gpuedge.core.errors import (
+    ClosedError,
+    ConfigError,
+    DriverError,
+    InputError,
+    NotFiniteError,
+    ShapeError,
+)
 from gpuedge.core.record import plain, read
 from gpuedge.decide import speeds
 from gpuedge.decide.policy import Policy
@@ -181,6 +188,17 @@ def test_driver_that_refuses_wider_bounds_is_left_to_the_cpu_or_an_error(
     wanted = CpuExecutor().compile(gemm()).run(wide)["y"]
     np.testing.assert_array_equal(compiled.run(wide)["y"], wanted)
     assert compiled.health().state == "demoted" and "Refused" in compiled.health().reason
+
+
+def test_device_that_another_session_closes_while_bounds_widen_loses_nothing(
+    auto: PlanPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = taken(Policy(min_speedup=1.0, storage="fixed16", monitor=False), auto)
+    monkeypatch.setattr(auto.planned, "compile", Mock(side_effect=ClosedError("Closed.")))
+    wide = feed(4.0)
+    wanted = CpuExecutor().compile(gemm()).run(wide)["y"]
+    np.testing.assert_array_equal(compiled.run(wide)["y"], wanted)
+    compiled.close()
 
 
 class PlanPool(FaultyPool):
