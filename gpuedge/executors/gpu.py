@@ -52,7 +52,7 @@ from gpuedge.opset.digits import joined
 from gpuedge.plan.arrange import Arrangement, arrange_on
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
-from gpuedge.plan.planner import judge, plan
+from gpuedge.plan.planner import plan, plan_or_refusals
 from gpuedge.plan.storages import (
     EXACT,
     FIXED,
@@ -91,7 +91,7 @@ NOBODYS: Mapping[str, Buffer] = MappingProxyType({})
 
 _Judged = tuple[Callable[[], Graph | None], Plan | dict[int, str]]
 _UNJUDGED: _Judged = (lambda: None), {}
-"""What `judge` said of a graph, which is not kept alive for that; and before it was asked."""
+"""What `plan_or_refusals` said of a graph, which is not kept alive for that; and before it was asked."""
 
 
 def _go_on(*_: object) -> None:
@@ -214,7 +214,7 @@ class GpuExecutor:
         """Return None if the planner can run `node` here, else one sentence saying why not."""
         known, judged = self._judged
         if known() is not graph:
-            judged = judge(graph, self.caps)
+            judged = plan_or_refusals(graph, self.caps)
             self._judged = ref(graph), judged
         return judged.get(id(node)) if isinstance(judged, dict) else None
 

@@ -303,7 +303,7 @@ def _own_memory(ctx: Context, name: str, outputs: Collection[str], shape: tuple[
     return copy
 
 
-def judge(graph: Graph, caps: Caps) -> Plan | dict[int, str]:
+def plan_or_refusals(graph: Graph, caps: Caps) -> Plan | dict[int, str]:
     """Return the plan of a graph on a device with `caps`, or what of the graph it cannot run.
 
     That is the nodes, by identity, with what `why_not` says of each. The plan is tried first: it is

@@ -13,7 +13,7 @@ from gpuedge.executors.base import Work
 from gpuedge.graph.cost import count
 from gpuedge.graph.partition import Segment, partition
 from gpuedge.plan.arrange import Arrangement, arrange_on
-from gpuedge.plan.planner import judge, plan
+from gpuedge.plan.planner import plan, plan_or_refusals
 from gpuedge.runtime.segments import precision_of
 from gpuedge.runtime.strings import CPU, caps_of
 
@@ -64,7 +64,7 @@ class Forecast:
     @cached_property
     def refused(self) -> dict[int, str]:
         """Why nodes cannot run there, by their identity."""
-        judged = judge(self.graph, self.caps)
+        judged = plan_or_refusals(self.graph, self.caps)
         return judged if isinstance(judged, dict) else {}
 
     @cached_property

@@ -32,7 +32,7 @@ from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.graph.shaped import ShapedModel
 from gpuedge.plan.plan import Plan
-from gpuedge.plan.planner import judge
+from gpuedge.plan.planner import plan_or_refusals
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime import shapes
 from gpuedge.runtime.compiled import CompiledModel
@@ -260,12 +260,12 @@ def refuse_operators(monkeypatch: pytest.MonkeyPatch, *ops: str) -> None:
     """Let no GPU have a kernel for these operators, whatever ours can do."""
 
     def judged(graph: Graph, caps: Caps) -> Plan | dict[int, str]:
-        made = judge(graph, caps)
+        made = plan_or_refusals(graph, caps)
         whys = {id(n): f"no kernel for {n.op}" for n in graph.nodes if n.op in ops}
         return whys | (made if isinstance(made, dict) else {}) if whys else made
 
-    monkeypatch.setattr("gpuedge.runtime.forecast.judge", judged)
-    monkeypatch.setattr("gpuedge.executors.gpu.judge", judged)
+    monkeypatch.setattr("gpuedge.runtime.forecast.plan_or_refusals", judged)
+    monkeypatch.setattr("gpuedge.executors.gpu.plan_or_refusals", judged)
 
 
 def graph(*ops: str, shape: tuple[int, ...] = X.shape) -> Graph:
