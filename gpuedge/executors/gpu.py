@@ -91,7 +91,7 @@ NOBODYS: Mapping[str, Buffer] = MappingProxyType({})
 
 _Judged = tuple[Callable[[], Graph | None], Plan | dict[int, str]]
 _UNJUDGED: _Judged = (lambda: None), {}
-"""What `plan_or_refusals` said of a graph, which is not kept alive for that; and before it was asked."""
+"""What `plan_or_refusals` said of a graph, which is not kept alive for it; and before that."""
 
 
 def _go_on(*_: object) -> None:
