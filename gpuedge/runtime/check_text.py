@@ -53,6 +53,9 @@ def _headline(page: ModelCheck) -> str:
 
 def _notes(page: ModelCheck) -> Iterator[str]:
     """Yield what is to be said below the tables."""
+    if not page.is_ok:
+        may_move = "" if page.fallback == CPU else ", and fallback='error' keeps them off the CPU"
+        yield f"No device runs every node{may_move}: a session raises an error."
     for device in page.devices:
         if device.error:
             yield f"{device.device} cannot run it: {device.error}"

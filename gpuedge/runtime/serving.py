@@ -301,6 +301,7 @@ class Server:
         """Return the models of a request if its turn has come; None while it has to wait."""
         if self._ending is not None and self._ending != job.thread:
             return None  # a daemon thread, and the interpreter ends
+        self.check_open()  # nothing else may ever let it run
         job.looked_ns = now = clock.now_ns()
         if not job.is_given_up:
             self._leave_stuck()

@@ -173,7 +173,7 @@ def test_a_software_rasteriser_is_measured_on_this_machine(
     ("--device gles20", 0, ("conv2d_map", "on the CPU"), ("vulkan:0",)),
     ("--device cpu", 0, ("runs on", "onnxruntime"), ("vulkan:0", "Segments")),
     ("--device wgpu", 3, (), ()),
-    ("--fallback error", 1, ("Cannot run there",), ()),
+    ("--fallback error", 1, ("Cannot run there", "a session raises an error"), ()),
     ("--fallback error --device cpu", 0, ("measured",), ()),
     ("--fallback error --device vulkan", 1, ("vulkan:0",), ("gles20:0",)),
     ("GPUEDGE_FALLBACK=error --device vulkan", 1, ("vulkan:0",), ()),

@@ -161,6 +161,8 @@ def test_closing_leaves_a_run_without_a_limit_that_hangs(pool: FaultyPool, gate:
     with asking(lambda: answers.append(answer(s))):
         assert gate.came.wait(10)
         s.close()
+        with pytest.raises(ClosedError):
+            answer(s)
         assert not gate.left.is_set()
         gate.open.set()
     assert len(answers) == 1  # it was asked before
