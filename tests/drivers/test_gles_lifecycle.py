@@ -11,8 +11,7 @@ pytestmark = pytest.mark.driver
 EXACT = ("gles20-llvmpipe", "gles30-llvmpipe", "gles31-llvmpipe")
 OTHERS = ("gles20-angle", "gles31-zink", "gles31-softpipe")
 """Each other driver once, one of them a day; their other levels take the same paths."""
-TODAY = OTHERS[daily.turn(len(OTHERS))]
-LONG = [c for c in GLES if c not in (*EXACT, TODAY, "gles20-bare")]
+REST = [c for c in GLES if c not in (*EXACT, "gles20-bare")]
 
 
 @pytest.mark.parametrize("configuration", daily.in_turn(EXACT))
@@ -31,7 +30,7 @@ def test_application_with_a_desktop_context() -> None:
 
 
 @pytest.mark.parametrize(
-    "configuration", [TODAY, *(pytest.param(c, marks=pytest.mark.long) for c in LONG)]
+    "configuration", daily.others_long(REST, [OTHERS[daily.turn(len(OTHERS))]])
 )
 def test_manners_on_other_drivers(configuration: str) -> None:
     run(configuration, "manners", "latecomer")
