@@ -74,7 +74,7 @@ def test_plans_compute(device: str) -> None:
         is_its_own = not is_others and turn % days == daily.turn(days)
         if serves(case, caps) and (is_its_own or case.storage == "fixed16"):
             passes += check(case, caps).passes
-    assert passes > 40
+    assert passes > 30
 
 
 @pytest.mark.long
