@@ -77,7 +77,8 @@ class Policy:
         (docs/decision.md), and what is measured when a session first compiles for it. ``off``:
         nothing is, and nothing that is known is used. ``fast``: the most expensive kernels, for 2 s
         at most. ``full``: all, which takes minutes; `gpuedge tune --full` does it ahead. No request
-        ever waits for that.
+        ever waits for that. Other variants have the same error bounds, and may have other last
+        bits.
     max_shapes : int
         Sets of input shapes, 1 to 4096, for which a session keeps a model compiled whose shapes are
         open; the one used least recently is dropped. Each has its own weights and scratch memory

@@ -49,6 +49,10 @@ FAST_S = 2.0
 FAST_MOST = 6
 """Candidates of a kernel that `fast` times, the usual one included."""
 
+COMPILING = 0.6
+"""Share of the time left in which candidates of one kernel are compiled, once there are two. The
+rest is for timing them: on a busy machine six take all of it."""
+
 ROUNDS: dict[Effort, int] = {"fast": 7, "full": 21}
 """How often each candidate is timed, in turns: the error of a median of 21 is 0.6 of that of 7."""
 
@@ -268,10 +272,12 @@ class Tuner:
     ) -> Iterator[_TimedVariant]:  # fmt: skip
         """Yield what was compiled and is right; note what is not in `left_out`."""
         why_not = self._judge(step)
-        seen, nbytes = set[object](), 0
+        seen, nbytes, count, begun_ns = set[object](), 0, 0, clock.now_ns()
+        until = begun_ns + COMPILING * (self._until - begun_ns)
         most = FAST_MOST if self._effort == "fast" else len(variants)
         for variant in variants:
-            if len(seen) == most or nbytes > self._most_bytes or not self._has_time():
+            is_late = count > 1 and clock.now_ns() >= until
+            if len(seen) == most or nbytes > self._most_bytes or is_late or not self._has_time():
                 return
             start = clock.now_ns()
             try:
@@ -287,6 +293,7 @@ class Tuner:
                 if why is None:
                     spent = stack.enter_context(made.alone(_own_passes(planned, key)))
                     yield _TimedVariant(variant, spent)
+                    count += 1
                 elif why:
                     left_out[variant] = _brief(why)
             except OutOfMemoryError:

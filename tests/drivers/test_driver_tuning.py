@@ -189,6 +189,29 @@ def test_what_slows_both_down_cancels() -> None:
     assert tuner.margin([120_000 * x for x in load], [100_000 * x for x in load]) > 0
 
 
+def test_ways_that_come_to_the_same_are_timed_once_and_new_choices_follow(
+    gpu: GpuExecutor,
+) -> None:
+    """Whether tiles are transformed is one choice: all direct kernels are the same answer to it.
+
+    Which of them is used is another one, that there is only where tiles are not transformed.
+    """
+    held = DRAW.integers(-2, 3, (16, 16, 3, 3)).astype(np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
+    made = model([node], [value("x", (1, 16, 16, 16))], [value("y", None)], [weight("w", held)])
+    small = OnnxModel.load(made.SerializeToString()).specialise({})
+    for best, is_direct in (("conv2d_winograd", False), ("conv2d_tile1x8", True)):
+        script = Script(**{best: 10})
+        Tuner(gpu, CpuExecutor(), "full", lambda *_: None, timer=script).tune(small)
+        first = set(in_order(script)[0][: 2 * 4])
+        direct = {variant for variant in first if "winograd" not in variant}
+        assert len(direct) == 1 and len(first) > 1
+        passes = gpu.planned(small, tuned=tunings.kept(gpu.impl.info.identity)).passes
+        used = {launch.variant for launch in passes}
+        assert best in used and any("winograd" in variant for variant in used) is not is_direct
+        forgotten(gpu)
+
+
 # -- how much is done ------------------------------------------------------------------------------
 
 
@@ -245,6 +268,23 @@ def test_fast_ends_in_time_and_does_not_begin_again(
     assert again.asked == []
     tuned(gpu, again, "full")
     assert again.asked
+
+
+def test_where_compiling_is_slow_fewer_are_compiled_and_these_are_timed(
+    gpu: GpuExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, right = [0], gpu.program
+
+    def program(launch: Pass, kinds: Mapping[str, str]) -> Any:
+        now[0] += round(FAST_S * 1e8)  # a tenth of the time; a candidate has three passes
+        return right(launch, kinds)
+
+    gpu.program = program  # type: ignore[method-assign]
+    monkeypatch.setattr(clock, "now_ns", lambda: now[0])
+    script = Script(conv2d_map=50)
+    found = convolutions(tuned(gpu, script, "fast"))["12x12x4x1"]
+    assert {*script.asked} == {*usual(gpu)["12x12x4x1"][:2]}
+    assert (found.variant, found.effort) == ("conv2d_map", "fast")
 
 
 def test_full_goes_on_where_it_was_interrupted(gpu: GpuExecutor) -> None:
@@ -405,6 +445,9 @@ def test_a_model_is_tuned_on_the_command_line_and_passed_on(
     assert main(["tune", "--import", fleet, "--device", "vulkan", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["devices"]
     assert row["why_not"] == "" and row["kernels"] >= len(kernels)
-    assert main(["tune", name, "--device", "vulkan"]) == 0  # all is known: nothing is timed
+    assert main(["tune", name, "--device", "vulkan", "--json"]) == 0  # all is known
+    again = json.loads(capsys.readouterr().out)["kernels"]
+    assert {row["key"]: row for row in again} == kernels
+    assert main(["tune", name, "--device", "vulkan"]) == 0
     shown = capsys.readouterr().out
     assert "not timed" not in shown and "conv2d" in shown

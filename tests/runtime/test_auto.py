@@ -138,10 +138,12 @@ def test_kernels_are_timed_in_the_background_and_that_is_no_start_up(
         return inner(self, *arguments, **named)
 
     monkeypatch.setattr(Segments, "tune", slow)
+    monkeypatch.setattr("gpuedge.runtime.segments.tuned_of", lambda parts: f"tuned: {tune}")
     compiled = world.auto(world.pool(10, 1), policy=Policy(tune=tune))
     taken(world, compiled)
     assert threads == (["gpuedge-job"] if tune == "fast" else [])
     assert evidence(compiled).startup_ns < 10**9
+    assert f"tuned: {tune}" in compiled.decision.reason
 
 
 # -- the trial ------------------------------------------------------------------------------------
