@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_fakes import GOOD
+from cli_fakes import BAD, GOOD
 from onnx_models import relu
 
+import gpuedge
 from gpuedge import backends
 from gpuedge.cli.main import main
 from gpuedge.core.identity import Identity
 from gpuedge.plan.tuned import TunedKernel
+from gpuedge.probing.report import ProbeReport
 from gpuedge.runtime import tunings
 
 FOUND = {"conv2d 8x8x4x1 a=1": TunedKernel("conv2d_map", "conv2d_px4", 10, 15, "full")}
@@ -28,6 +30,12 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"the backend {name} was loaded")
 
     monkeypatch.setattr(backends, "load", load)
+
+
+@pytest.fixture
+def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have probing find one device."""
+    monkeypatch.setattr(gpuedge, "probe", lambda **_: ProbeReport((GOOD, BAD), "0.1.0"))
 
 
 @pytest.fixture
@@ -71,7 +79,7 @@ def test_wrong_arguments_are_told_before_any_driver_is_touched(
 
 
 def test_a_device_that_is_not_there_is_told(
-    model: str, probed: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    model: str, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["tune", model, "--shape", "x=2x3", "--device", "vulkan:5"]) == 3
     assert "--device" in capsys.readouterr().err
@@ -87,7 +95,7 @@ def test_a_file_is_imported_and_its_result_shown(
 
 
 def test_a_file_for_another_device_is_not_used_and_the_reason_shown(
-    fleet: str, probed: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    fleet: str, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["tune", "--import", fleet, "--device", GOOD.device, "--json"]) == 1
     (row,) = json.loads(capsys.readouterr().out)["devices"]
