@@ -68,8 +68,9 @@ class Session:
     progress : callable, optional
         Called with a stage, what is done of it and how much it is, wherever the caller waits for
         reading and compiling: here, in `warm_up` and in a `run` of new shapes. Stages: ``read``,
-        ``plan``, and on a named GPU, for each part of the model that it runs, ``compile`` (kernels)
-        and ``upload`` (weights); of `warm_up` also ``run``. What it raises ends that call.
+        ``plan``, and on a named GPU ``tune`` if the policy says so, and for each part of the model
+        that it runs, ``compile`` (kernels) and ``upload`` (weights); of `warm_up` also ``run``.
+        What it raises ends that call.
 
     Raises
     ------

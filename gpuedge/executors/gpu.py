@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from math import ceil, prod
 from types import MappingProxyType, TracebackType
@@ -44,7 +44,7 @@ from gpuedge.executors.base import PlacementRow, Progress, StepTime
 from gpuedge.executors.driver_calls import NoMarker, cause_of
 from gpuedge.executors.programs import Programs, RefusedPassError
 from gpuedge.executors.resident import DeviceTensor, Resident, Residents, TensorMemory
-from gpuedge.executors.timing import Stepper
+from gpuedge.executors.timing import Stepper, alone
 from gpuedge.executors.waiting import submit_and_wait
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
@@ -60,6 +60,7 @@ from gpuedge.plan.storages import (
     is_finite,
     kernel_kinds,
 )
+from gpuedge.plan.tuned import UNTUNED, Tunings
 from gpuedge.safety.blocklist import Marker
 from gpuedge.safety.deadline import keep
 from gpuedge.safety.interrupts import held, rlock
@@ -221,7 +222,7 @@ class GpuExecutor:
     def compile(
         self, segment: Graph, precision: StoragePrecision = EXACT,
         watchdog_s: float | None = None, progress: Progress = _go_on, *, rewrites: bool = True,
-        stays: bool = False,
+        stays: bool = False, tuned: Tunings = UNTUNED,
     ) -> GpuExecutable:  # fmt: skip
         """Plan, build and record a segment.
 
@@ -237,7 +238,7 @@ class GpuExecutor:
             spend in a call without answering or computing.
         progress : callable, optional
             Called between steps, while others may use the device and the processor.
-        rewrites : bool
+        rewrites, tuned
             As for `gpuedge.plan.planner.plan`.
         stays : bool
             Whether operands and results stay on the device: buffers for those that come from the
@@ -255,10 +256,8 @@ class GpuExecutor:
             with self.building():
                 limit_idle(watchdog_s)
         while True:
-            (known, planned), self._judged = self._judged, _UNJUDGED
-            is_plain = rewrites and precision == EXACT and not self._restricted
-            if known() is not segment or isinstance(planned, dict) or not is_plain:
-                planned = plan(segment, self.caps, self._restricted, precision, rewrites=rewrites)
+            planned = self.planned(segment, precision, rewrites=rewrites, tuned=tuned)
+            self._judged = _UNJUDGED
             progress("plan", 1, 1)
             try:
                 return GpuExecutable(self, segment, planned, progress, stays=stays)
@@ -268,6 +267,19 @@ class GpuExecutor:
                 log.warning("%s: %s is ruled out: %s", self.device, refused.launch.variant,
                             refused.error.what)  # fmt: skip
                 self._restricted.add(refused.launch.variant)
+
+    def planned(
+        self, segment: Graph, precision: StoragePrecision = EXACT, *, rewrites: bool = True,
+        tuned: Tunings = UNTUNED,
+    ) -> Plan:  # fmt: skip
+        """Return the plan of a segment, without what its driver refused. Raises GpuEdgeError."""
+        known, judged = self._judged
+        is_plain = rewrites and precision == EXACT and not (self._restricted or tuned)
+        if is_plain and known() is segment and isinstance(judged, Plan):
+            return judged
+        return plan(
+            segment, self.caps, self._restricted, precision, rewrites=rewrites, tuned=tuned
+        )  # fmt: skip
 
     @contextmanager
     def building(self) -> Iterator[None]:
@@ -707,6 +719,19 @@ class GpuExecutable:
         end = impl.record((), (), ends[1])
         step("download", sizes[1], end, after=lambda: outputs.update(self._results()))
         return outputs, step.times
+
+    def alone(self, passes: Sequence[int]) -> AbstractContextManager[Callable[[], int]]:
+        """Record some passes by themselves (`gpuedge.executors.timing.alone`).
+
+        They read what the latest run left, which need not be what they read in one: only the time
+        means anything.
+        """
+
+        def record() -> Recording:
+            work = self._dispatches()
+            return self.executor.impl.record([replace(work[i], depends=True) for i in passes])
+
+        return alone(self.executor, record, self.watchdog)
 
     def run_there(self, inputs: Mapping[str, Array], use: Callable[[str, Binding], None]) -> None:
         """Compute the outputs and leave them on the device.

@@ -23,6 +23,7 @@ class Request:
     where the driver of a device from the pool lives (``inline`` or ``process``). `stays` says that
     operands and results are to stay there (`gpuedge.executors.resident`). `told` holds
     what was logged. `progress` is told how far the compiling has come that the caller waits for.
+    `may_tune`: that is no request, which would have to wait for a tuner.
     """
 
     device: str = AUTO
@@ -31,6 +32,7 @@ class Request:
     executor: Executor | None = None
     isolation: str = INLINE
     stays: bool = False
+    may_tune: bool = True
     told: set[str] = field(default_factory=set, compare=False, repr=False)
     progress: Progress | None = field(default=None, compare=False, repr=False)
 
