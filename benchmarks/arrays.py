@@ -66,7 +66,7 @@ def smallest(device: str) -> list[object]:
             return (x + y).compute()
 
         calls = {"array": added, "bound": bound.run, "session": lambda: session.run(given)}
-        found = processor(calls, calls=100)
+        found = processor(calls, rounds=100, calls=20)
     command = [sys.executable, __file__, "--bare", device.partition(":")[0]]
     found["bare"] = float(subprocess.run(command, capture_output=True, check=True).stdout)
     rows = [f"{found[name] * 1e6:.0f}" for name in ("bare", "array", "bound", "session")]
@@ -111,7 +111,7 @@ def networks(device: str) -> list[list[object]]:
 def main() -> None:
     """Measure and print."""
     if "--bare" in sys.argv:
-        print(processor({"bare": opened(sys.argv[-1]).work()}, calls=100)["bare"])
+        print(processor({"bare": opened(sys.argv[-1]).work()}, rounds=100, calls=20)["bare"])
         return
     gpus = devices()
     report(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -112,6 +113,9 @@ class Calls:
 
     def __init__(self) -> None:
         self.made: list[str] = []
+
+    def ready(self, call: Any, *args: Any) -> Any:
+        return partial(call, *args)
 
     def __getattr__(self, name: str) -> Any:
         call = lambda *args: self.made.append(f"{name} {args}")  # noqa: E731
