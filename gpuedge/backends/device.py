@@ -162,7 +162,8 @@ class OpenDevice:
         While anything refers to it, closing the device leaves everything to the end of the process.
         """
         self._check()
-        address = getattr(self.memory, "address", lambda _: None)(buffer)
+        with self._scope:
+            address = getattr(self.memory, "address", lambda _: None)(buffer)
         if address is None:
             return None
         mapped = MappedMemory(buffer, address)

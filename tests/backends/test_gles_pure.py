@@ -209,6 +209,17 @@ def test_a_refused_recording_leaves_no_texture() -> None:
     assert gl.made[-1] == "delete ('Textures', 31)"
 
 
+def test_a_driver_that_shares_no_buffer_leaves_it_as_it_is() -> None:
+    gl: Any = Calls()
+    gl.MapBufferRange, gl.error = lambda *args: 4096, lambda: 0
+    buffer, other = GlesBuffer(64, 9), GlesBuffer(64, 8)
+    assert Buffers(gl).address(buffer) is None and not gl.made
+    shared = Buffers(gl, is_shared=True)
+    assert shared.address(buffer) == buffer.place == 4096
+    gl.MapBufferRange = lambda *args: None
+    assert shared.address(other) is None and not other.place
+
+
 def test_interrupted_reading_leaves_no_buffer_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     gl: Any = Calls()
     gl.MapBufferRange = lambda *args: 4096

@@ -100,7 +100,7 @@ _GL = {
     "vuuuui": "FramebufferTexture2D",
     "vuuuzz": "BindBufferRange TexBufferRange TexBufferRangeEXT TexBufferRangeOES",
     "vuuzzz": "CopyBufferSubData",
-    "vuzpu": "BufferData",
+    "vuzpu": "BufferData BufferStorage",
     "vuzzp": "BufferSubData",
 }
 """Functions of OpenGL ES without the prefix ``gl``, by result and parameters."""
