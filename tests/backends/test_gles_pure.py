@@ -209,14 +209,22 @@ def test_a_refused_recording_leaves_no_texture() -> None:
     assert gl.made[-1] == "delete ('Textures', 31)"
 
 
-def test_a_driver_that_shares_no_buffer_leaves_it_as_it_is() -> None:
+def test_buffers_that_the_host_sees() -> None:
     gl: Any = Calls()
-    gl.MapBufferRange, gl.error = lambda *args: 4096, lambda: 0
+    memory = (ctypes.c_char * 64)(*b"shared")
+    place = ctypes.addressof(memory)
+    gl.MapBufferRange, gl.error = lambda *args: place, lambda: 0
     buffer, other = GlesBuffer(64, 9), GlesBuffer(64, 8)
     assert Buffers(gl).address(buffer) is None and not gl.made
     shared = Buffers(gl, is_shared=True)
-    assert shared.address(buffer) == buffer.place == 4096
-    gl.MapBufferRange = lambda *args: None
+    assert shared.address(buffer) == buffer.place == place
+    gl.made, gl.GetError = [], lambda: 0
+    into = bytearray(64)
+    shared.read(buffer, into, 0)  # a result of others: it is mapped for this
+    assert into == memory.raw and not buffer.place
+    bind, unmap = f"BindBuffer {(c.COPY_READ_BUFFER, 9)}", f"UnmapBuffer {(c.COPY_READ_BUFFER,)}"
+    assert gl.made == [bind, unmap, unmap]
+    gl.MapBufferRange = lambda *args: None  # the driver refuses
     assert shared.address(other) is None and not other.place
 
 

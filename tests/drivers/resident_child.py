@@ -424,6 +424,8 @@ def bound_sessions() -> None:
 def shared_memory_is_used_again() -> None:
     """For operands, which are written there, and for results, which are read there."""
     a, b = whole(6, 10), whole(6, 10)
+    there = on(a)
+    same((there + 1).compute(), a + 1)
     with gpuedge.Session(model(6, 10), device=DEVICE) as session:
         for turn in range(3):
             x = session.input("x")
@@ -431,6 +433,7 @@ def shared_memory_is_used_again() -> None:
             same(session.bind({"x": x, "b": b}).run()["y"], wanted_of(a + turn, b)["y"])
             del x
             gc.collect()
+            same((there + turn).compute(), a + turn)
             operands = [on(a + i) for i in range(3)]
             sums = [(operand + 1).compute() for operand in operands]
             for i, (operand, found) in enumerate(zip(operands, sums, strict=True)):
