@@ -283,8 +283,9 @@ class Session:
         """Return memory to write an input to, of its dtype and of zeros.
 
         Where the session's device shares memory with the host (Vulkan on most integrated GPUs and
-        rasterisers), bound sessions read it there without a copy. What is closed while an array of
-        this kind is alive keeps its memory until the process ends.
+        rasterisers, OpenGL ES 3.1 with GL_EXT_buffer_storage), bound sessions read it there without
+        a copy. What is closed while an array of this kind is alive keeps its memory until the
+        process ends.
 
         Parameters
         ----------
