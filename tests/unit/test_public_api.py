@@ -31,7 +31,8 @@ def test_misspelled_name_gets_a_suggestion() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False
     )
-    assert "no attribute 'Sesion'. Did you mean: 'Session'?" in done.stderr
+    said = done.stderr.partition("no attribute 'Sesion'. Did you mean")[2]
+    assert "Session'" in said  # each Python puts it in its own words
 
 
 @pytest.mark.parametrize("name", [n for n in gpuedge.__all__ if n != "__version__"])
