@@ -21,7 +21,7 @@ test: ## set up, then run all tests
 
 test-long: ## set up, then run the long tests (hours), or with SAMPLE=8 always the same few (about 5 minutes)
 	@sh tools/setup.sh test
-	@$(PY) -m pytest $(PYTEST_FLAGS) -m long $(if $(SAMPLE),--sample $(SAMPLE))
+	@$(PY) -m pytest $(PYTEST_FLAGS) -m 'long or in_turn' $(if $(SAMPLE),--sample $(SAMPLE))
 
 release-check: drivers ## run every campaign (hours), write their results to the docs; goes on where it was interrupted
 	@$(PY) tools/release_check.py

@@ -14,10 +14,9 @@ import numpy as np
 from bare import opened
 from common import devices, processor, report
 from overhead import relu_model
+from truth.models import MODELS, NETWORKS, sample
 
 import gpuedge
-from gpuedge.bench.graphs import GRAPHS, inputs_of
-from gpuedge.graph.writer import to_bytes
 
 ELEMENTS = 1 << 20
 FORMULA = "relu(((a + b) * a - b) * b) + a"
@@ -66,7 +65,7 @@ def smallest(device: str) -> list[object]:
             return (x + y).compute()
 
         calls = {"array": added, "bound": bound.run, "session": lambda: session.run(given)}
-        found = processor(calls, calls=100)
+        found = processor(calls, rounds=100, calls=20)
     command = [sys.executable, __file__, "--bare", device.partition(":")[0]]
     found["bare"] = float(subprocess.run(command, capture_output=True, check=True).stdout)
     rows = [f"{found[name] * 1e6:.0f}" for name in ("bare", "array", "bound", "session")]
@@ -93,16 +92,16 @@ def sessions(device: str) -> list[object]:
 
 
 def networks(device: str) -> list[list[object]]:
-    """Each graph of `gpuedge bench`, unbound and bound to arrays; results are the same bits."""
+    """Ten networks, unbound and bound to arrays; results are the same bits."""
     rows: list[list[object]] = []
-    for name, make in GRAPHS.items():
-        graph = make()
-        feeds, plain = inputs_of(graph), gpuedge.Policy(crosscheck=0.0)
-        with gpuedge.Session(to_bytes(graph), device=device, policy=plain) as session:
-            there = session.bind({n: gpuedge.array(x, device=device) for n, x in feeds.items()})
-            for output, wanted in session.run(feeds).items():
+    for name in NETWORKS:
+        plain = gpuedge.Policy(crosscheck=0.0)
+        with gpuedge.Session(MODELS[name](), device=device, policy=plain) as session:
+            x = sample(session.inputs["x"][1])
+            there = session.bind({"x": gpuedge.array(x, device=device)})
+            for output, wanted in session.run({"x": x}).items():
                 np.testing.assert_array_equal(there.run()[output].numpy(), wanted)
-            found = processor({"run": lambda s=session, f=feeds: s.run(f), "there": there.run})
+            found = processor({"run": lambda s=session, x=x: s.run({"x": x}), "there": there.run})
         ratio = found["there"] / found["run"]
         rows.append([device, name, *(f"{s * 1e3:.2f}" for s in found.values()), f"{ratio:.2f}"])
     return rows
@@ -111,7 +110,7 @@ def networks(device: str) -> list[list[object]]:
 def main() -> None:
     """Measure and print."""
     if "--bare" in sys.argv:
-        print(processor({"bare": opened(sys.argv[-1]).work()}, calls=100)["bare"])
+        print(processor({"bare": opened(sys.argv[-1]).work()}, rounds=100, calls=20)["bare"])
         return
     gpus = devices()
     report(
@@ -131,8 +130,8 @@ def main() -> None:
         [sessions(device) for device in ("cpu", *gpus)],
     )
     report(
-        "graphs of gpuedge bench, ms of processor time",
-        ("device", "graph", "run", "bound to arrays", "ratio"),
+        "ten networks, ms of processor time",
+        ("device", "network", "run", "bound to arrays", "ratio"),
         networks(gpus[0]) if gpus else [],
     )
 

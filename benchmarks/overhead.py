@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnxruntime
-from common import devices, medians, report
+from common import devices, medians, percentiles, report
 from onnx import TensorProto, helper
+from truth.models import MODELS, NETWORKS, sample
 
 import gpuedge
 
@@ -20,8 +21,39 @@ def relu_model(size: int) -> bytes:
     return bytes(helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString())
 
 
+def served(name: str) -> list[object]:
+    """A network under ``auto``, where the CPU answers, against ONNX Runtime alone.
+
+    Two kinds of that: as it is, when its threads keep all cores busy for a while after each run,
+    and so that they do not, as gpuedge has it.
+    """
+    model, quiet = MODELS[name](), onnxruntime.SessionOptions()
+    quiet.add_session_config_entry("session.force_spinning_stop", "1")
+    plain = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    still = onnxruntime.InferenceSession(model, quiet, providers=["CPUExecutionProvider"])
+    with gpuedge.Session(model) as session:
+        feeds = {"x": sample(session.inputs["x"][1])}
+        found = percentiles(
+            {
+                "auto": lambda: session.run(feeds),
+                "plain": lambda: plain.run(None, feeds),
+                "still": lambda: still.run(None, feeds),
+            }
+        )
+        device = session.health.device
+    mine = found.pop("auto")
+    ratios = [f"{mine[what] / theirs[what]:.2f}" for theirs in found.values() for what in mine]
+    return [name, device, *(f"{seconds * 1e6:.0f}" for seconds in mine.values()), *ratios]
+
+
 def main() -> None:
     """Measure and print."""
+    report(
+        "networks under auto, microseconds per inference, and times those of onnxruntime",
+        ("network", "device", "p50", "p90", "processor", "p50 /", "p90 /", "processor /",
+         "without spinning: p50 /", "p90 /", "processor /"),
+        [served(name) for name in NETWORKS],
+    )  # fmt: skip
     model, x = relu_model(16), np.ones(16, np.float32)
     direct = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     rows = []

@@ -164,12 +164,16 @@ class BoundSession:
         """
         seconds = None if timeout_s is None else check_timeout(timeout_s)
         try:
-            self._server.check_open()
             if inputs is not None:
+                self._server.check_open()
                 check_dict(inputs, self._wanted)
-            if given := {**self._changed(), **(inputs or {})}:
+            given = inputs or {}
+            if self._kinds and (changed := self._changed()):
+                given = {**changed, **given}
+            if given:
                 self._take(given)
-            self._check_memory()
+            if self._into:
+                self._check_memory()
             values = {n: _value(v, self._wanted[n][0]) for n, v in self._inputs.items()}
             residents, shapes = Residents(values, self._into), self._shapes
             if self._compiler.parameters:

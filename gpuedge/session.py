@@ -68,8 +68,9 @@ class Session:
     progress : callable, optional
         Called with a stage, what is done of it and how much it is, wherever the caller waits for
         reading and compiling: here, in `warm_up` and in a `run` of new shapes. Stages: ``read``,
-        ``plan``, and on a named GPU, for each part of the model that it runs, ``compile`` (kernels)
-        and ``upload`` (weights); of `warm_up` also ``run``. What it raises ends that call.
+        ``plan``, and on a named GPU ``tune`` if the policy says so, and for each part of the model
+        that it runs, ``compile`` (kernels) and ``upload`` (weights); of `warm_up` also ``run``.
+        What it raises ends that call.
 
     Raises
     ------
@@ -282,8 +283,9 @@ class Session:
         """Return memory to write an input to, of its dtype and of zeros.
 
         Where the session's device shares memory with the host (Vulkan on most integrated GPUs and
-        rasterisers), bound sessions read it there without a copy. What is closed while an array of
-        this kind is alive keeps its memory until the process ends.
+        rasterisers, OpenGL ES 3.1 with GL_EXT_buffer_storage), bound sessions read it there without
+        a copy. What is closed while an array of this kind is alive keeps its memory until the
+        process ends.
 
         Parameters
         ----------

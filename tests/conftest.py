@@ -6,11 +6,13 @@ processes were started with it, is this run's and nobody else's.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from zlib import crc32
 
@@ -67,7 +69,14 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = config.stash[TEMPORARY] = Path(tempfile.mkdtemp(prefix="tests-of-gpuedge-"))
     folder.chmod(0o1777)  # as the usual one: tests look at files as another user, too
     os.environ["TMPDIR"] = str(folder)
+    os.environ.setdefault("TESTS_DAY", str(date.today().toordinal()))  # one day for all workers
     tempfile.tempdir = None
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector leave alone what thousands of tests consist of: it stays."""
+    gc.collect()
+    gc.freeze()
 
 
 def processes_with(folder: Path) -> list[str]:

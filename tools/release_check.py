@@ -23,7 +23,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "release-check"
 PAGE = ROOT / "docs" / "tables" / "release-check.md"
-PYTEST = (sys.executable, "-m", "pytest", "-n", "3", "--dist", "worksteal", "-m", "long")
+CHOICE = ("-m", "long or in_turn")
+PYTEST = (sys.executable, "-m", "pytest", "-n", "3", "--dist", "worksteal", *CHOICE)
 TOOLS = {
     "conformance": ("tools/conformance_table.py", "--resume"),
     "onnx-cases": ("tools/onnx_cases.py", "--resume"),
@@ -45,7 +46,7 @@ machine with two processor cores that others use too.
 def campaigns() -> dict[str, tuple[str, ...]]:
     """Return the command of each campaign by its name."""
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-m", "long"],
+        [sys.executable, "-m", "pytest", "--collect-only", "-qq", *CHOICE],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     files = [line.rpartition(": ")[0] for line in found.splitlines() if ".py: " in line]

@@ -228,3 +228,9 @@ MODELS: dict[str, Callable[[], bytes]] = {
     "denoise 128": _denoise,
 }
 """Makers by name."""
+
+NETWORKS = (
+    "mlp 64-128-64-10", "feed-forward 64x128x512", "attention 64x128", "gelu 150k", "lenet 28",
+    "resnet 32", "vgg 64", "mobilenet 96", "unet 64", "denoise 128",
+)  # fmt: skip
+"""Ten of them that have several layers."""

@@ -162,7 +162,8 @@ class OpenDevice:
         While anything refers to it, closing the device leaves everything to the end of the process.
         """
         self._check()
-        address = getattr(self.memory, "address", lambda _: None)(buffer)
+        with self._scope:
+            address = getattr(self.memory, "address", lambda _: None)(buffer)
         if address is None:
             return None
         mapped = MappedMemory(buffer, address)
@@ -199,14 +200,16 @@ class OpenDevice:
 
     def submit(self, recording: Recording) -> Ticket:
         """Start recorded work. Raises DeviceLostError, OutOfMemoryError."""
-        self._check()
+        if self._closed or self.queue.lost is not None:
+            self._check()
         self.counters.submits += 1
         with self._scope:
             return self.recorder.submit(recording)
 
     def wait(self, ticket: Ticket, timeout_s: float) -> None:
         """Wait until the work is done. Raises DeviceTimeoutError or DeviceLostError."""
-        self._check()
+        if self._closed or self.queue.lost is not None:
+            self._check()
         with self._scope:
             self.queue.wait(ticket, min(max(0.0, timeout_s), common.MAX_WAIT_S))
 

@@ -37,6 +37,7 @@ VERBS: dict[str, str] = {
     "check": "say where every operator of a model would run, why not elsewhere, and at what cost",
     "conformance": "test whether a device computes what it should, case by case",
     "bench": "time fixed graphs on a GPU and on the CPU path; write an anonymous trace",
+    "tune": "time the kernels of a model on a GPU, and keep or pass on which are the fastest",
     "db": "the capability database: what it says of a device and why, signed updates",
     "info": "versions, settings and where they come from, known devices, folders",
     "kernels": "list or show the kernel texts and their variants",

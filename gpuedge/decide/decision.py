@@ -71,7 +71,7 @@ class Decision:
         Whether it prints that, too.
     """
 
-    SCHEMA: ClassVar = "gpuedge.decision/5"
+    SCHEMA: ClassVar = "gpuedge.decision/6"
 
     device: Line
     reason: Line

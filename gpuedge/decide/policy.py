@@ -12,7 +12,7 @@ STORAGES = ("float32", "float16", "fixed16")
 ARITHMETICS = ("float32", "float16")
 _CHOICES = {"storage": STORAGES, "arithmetic": ARITHMETICS, "decide": ("service", "load"),
             "allow_software": (True, False), "monitor": (True, False),
-            "rewrites": (True, False)}  # fmt: skip
+            "rewrites": (True, False), "tune": ("off", "fast", "full")}  # fmt: skip
 _NUMBERS: dict[str, tuple[type[float], float, float]] = {
     "min_speedup": (float, 1, 1000), "percentile": (int, 1, 99), "crosscheck": (float, 0, 1),
     "watchdog_s": (float, 0.001, 86400), "deadline_s": (float, 1e-6, 3600),
@@ -72,6 +72,13 @@ class Policy:
         kernel, views read in place, layouts kept from one operator to the next. False computes
         operator by operator, as the model has them: slower, and the same within the error bounds
         (docs/numerics.md), so that one can tell whether a rewrite is to blame.
+    tune : {"off", "fast", "full"}
+        Whether kernels are chosen by what was measured on the very device, where something was
+        (docs/decision.md), and what is measured when a session first compiles for it. ``off``:
+        nothing is, and nothing that is known is used. ``fast``: the most expensive kernels, for 2 s
+        at most. ``full``: all, which takes minutes; `gpuedge tune --full` does it ahead. No request
+        ever waits for that. Other variants have the same error bounds, and may have other last
+        bits.
     max_shapes : int
         Sets of input shapes, 1 to 4096, for which a session keeps a model compiled whose shapes are
         open; the one used least recently is dropped. Each has its own weights and scratch memory
@@ -97,6 +104,7 @@ class Policy:
     max_memory_bytes: int | None = None
     monitor: bool = True
     rewrites: bool = True
+    tune: str = "off"
     max_shapes: int = field(default=8, compare=False)
 
     def __post_init__(self) -> None:

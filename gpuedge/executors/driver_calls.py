@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from gpuedge.core.errors import DeviceError, GpuEdgeError
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError, GpuEdgeError
+from gpuedge.executors.programs import RefusedPassError
+
+if TYPE_CHECKING:
+    from gpuedge.executors.gpu import GpuExecutor
 
 MAX_WORDS = 300
 """Characters of a cause that are kept: a compiler's log may fill pages."""
@@ -33,3 +40,44 @@ class NoMarker:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class DriverStage:
+    """A block of calls into a driver: its failure is drawn conclusions from.
+
+    What is done for the first time is noted before and after, too; runs of what ran before are not.
+    Entered under the device's lock, so that one object serves every block of its kind.
+    """
+
+    def __init__(self, executor: GpuExecutor, name: str) -> None:
+        self._executor = executor
+        self._name = name
+        self._is_noted = name != "run"
+
+    def __enter__(self) -> None:
+        if self._is_noted:
+            self._executor.marker.step(self._name)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._conclude(error)
+        if self._is_noted:
+            self._executor.marker.quiet()
+
+    def _conclude(self, error: BaseException) -> None:
+        executor = self._executor
+        if not isinstance(error, (GpuEdgeError, RefusedPassError, MemoryError)):
+            # Of the application, such as a second Ctrl-C: nobody knows what is bound, mapped or
+            # under way. The device, which did nothing wrong, is opened anew.
+            executor.retire()
+        elif isinstance(error, DeviceTimeoutError):
+            executor.is_hung, executor.late = True, error.ticket
+        elif not isinstance(error, DeviceLostError) or error.is_outside:
+            return
+        elif error.reason is not None:
+            executor.lost(error.reason.code, cause_of(error), self._name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from math import ceil, prod
-from types import MappingProxyType, TracebackType
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -21,6 +21,7 @@ from gpuedge.backends.base import (
     Dispatch,
     Program,
     Recording,
+    Storage,
     Usage,
 )
 from gpuedge.capdb import Restrictions, classify, restrict
@@ -31,20 +32,17 @@ from gpuedge.core.errors import (
     FORK_HINT,
     ClosedError,
     DeviceError,
-    DeviceLostError,
-    DeviceTimeoutError,
     DriverError,
-    GpuEdgeError,
     NotFiniteError,
     OutOfMemoryError,
     UsageError,
 )
 from gpuedge.core.storage import BUFFER, HALF_TEXELS, TEXELS
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
-from gpuedge.executors.driver_calls import NoMarker, cause_of
+from gpuedge.executors.driver_calls import DriverStage, NoMarker
 from gpuedge.executors.programs import Programs, RefusedPassError
 from gpuedge.executors.resident import DeviceTensor, Resident, Residents, TensorMemory
-from gpuedge.executors.timing import Stepper
+from gpuedge.executors.timing import Stepper, alone
 from gpuedge.executors.waiting import submit_and_wait
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
@@ -60,6 +58,7 @@ from gpuedge.plan.storages import (
     is_finite,
     kernel_kinds,
 )
+from gpuedge.plan.tuned import UNTUNED, Tunings
 from gpuedge.safety.blocklist import Marker
 from gpuedge.safety.deadline import keep
 from gpuedge.safety.interrupts import held, rlock
@@ -94,49 +93,16 @@ _UNJUDGED: _Judged = (lambda: None), {}
 """What `plan_or_refusals` said of a graph, which is not kept alive for it; and before that."""
 
 
+class _BufferPlace(NamedTuple):
+    """A buffer by its name in an arrangement, which may be another's: how large, and kept how."""
+
+    buffer: str
+    nbytes: int
+    storage: Storage
+
+
 def _go_on(*_: object) -> None:
     """Go on at once."""
-
-
-class DriverStage:
-    """A block of calls into a driver: its failure is drawn conclusions from.
-
-    What is done for the first time is noted before and after, too; runs of what ran before are not.
-    Entered under the device's lock, so that one object serves every block of its kind.
-    """
-
-    def __init__(self, executor: GpuExecutor, name: str) -> None:
-        self._executor = executor
-        self._name = name
-        self._is_noted = name != "run"
-
-    def __enter__(self) -> None:
-        if self._is_noted:
-            self._executor.marker.step(self._name)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self._conclude(error)
-        if self._is_noted:
-            self._executor.marker.quiet()
-
-    def _conclude(self, error: BaseException) -> None:
-        executor = self._executor
-        if not isinstance(error, (GpuEdgeError, RefusedPassError, MemoryError)):
-            # Of the application, such as a second Ctrl-C: nobody knows what is bound, mapped or
-            # under way. The device, which did nothing wrong, is opened anew.
-            executor.retire()
-        elif isinstance(error, DeviceTimeoutError):
-            executor.is_hung, executor.late = True, error.ticket
-        elif not isinstance(error, DeviceLostError) or error.is_outside:
-            return
-        elif error.reason is not None:
-            executor.lost(error.reason.code, cause_of(error), self._name)
 
 
 class GpuExecutor:
@@ -221,7 +187,7 @@ class GpuExecutor:
     def compile(
         self, segment: Graph, precision: StoragePrecision = EXACT,
         watchdog_s: float | None = None, progress: Progress = _go_on, *, rewrites: bool = True,
-        stays: bool = False,
+        stays: bool = False, tuned: Tunings = UNTUNED,
     ) -> GpuExecutable:  # fmt: skip
         """Plan, build and record a segment.
 
@@ -237,7 +203,7 @@ class GpuExecutor:
             spend in a call without answering or computing.
         progress : callable, optional
             Called between steps, while others may use the device and the processor.
-        rewrites : bool
+        rewrites, tuned
             As for `gpuedge.plan.planner.plan`.
         stays : bool
             Whether operands and results stay on the device: buffers for those that come from the
@@ -255,10 +221,8 @@ class GpuExecutor:
             with self.building():
                 limit_idle(watchdog_s)
         while True:
-            (known, planned), self._judged = self._judged, _UNJUDGED
-            is_plain = rewrites and precision == EXACT and not self._restricted
-            if known() is not segment or isinstance(planned, dict) or not is_plain:
-                planned = plan(segment, self.caps, self._restricted, precision, rewrites=rewrites)
+            planned = self.planned(segment, precision, rewrites=rewrites, tuned=tuned)
+            self._judged = _UNJUDGED
             progress("plan", 1, 1)
             try:
                 return GpuExecutable(self, segment, planned, progress, stays=stays)
@@ -268,6 +232,19 @@ class GpuExecutor:
                 log.warning("%s: %s is ruled out: %s", self.device, refused.launch.variant,
                             refused.error.what)  # fmt: skip
                 self._restricted.add(refused.launch.variant)
+
+    def planned(
+        self, segment: Graph, precision: StoragePrecision = EXACT, *, rewrites: bool = True,
+        tuned: Tunings = UNTUNED,
+    ) -> Plan:  # fmt: skip
+        """Return the plan of a segment, without what its driver refused. Raises GpuEdgeError."""
+        known, judged = self._judged
+        is_plain = rewrites and precision == EXACT and not (self._restricted or tuned)
+        if is_plain and known() is segment and isinstance(judged, Plan):
+            return judged
+        return plan(
+            segment, self.caps, self._restricted, precision, rewrites=rewrites, tuned=tuned
+        )  # fmt: skip
 
     @contextmanager
     def building(self) -> Iterator[None]:
@@ -430,6 +407,9 @@ class GpuExecutable:
         self.watchdog = Watchdog(executor.slowness)
         self._running = executor.running_first
         self._inputs: list[PlanTensor] = []
+        self._inputs_there: list[tuple[PlanTensor, str, _BufferPlace]] = []
+        self._packed: list[PlanTensor] = []  # the other inputs: by the host, or of two digits
+        self._outputs_there: dict[str, _BufferPlace] = {}
         self._filled: dict[str, list[Any]] = {}  # own buffers, and the residents that they hold
         self._is_closed = False
         self._where: Arrangement = arrange_on(plan, executor.caps)
@@ -473,6 +453,8 @@ class GpuExecutable:
                 self._upload(tensor, self.plan.constants)
             progress("upload", number, len(kept))
         self._inputs = [tensors[name] for name in where.inputs]
+        if self.plan.passes:
+            self._find_places()
         self._ends = [len(self.plan.passes)]
         if not stays:
             with building():
@@ -592,14 +574,16 @@ class GpuExecutable:
         except MemoryError as error:
             raise no_copy(f"'{tensor.name}'", error) from None
         for source, array in zip(host.sources, sources, strict=True):
-            if array.dtype.name in WIDE and not host.is_raw:
+            if array.dtype.kind in "iu" and array.dtype.name in WIDE and not host.is_raw:
                 most = None if tensor.is_constant else self.plan.most_integer
                 require_exact(source, array, self.executor.device, most)
         if self.executor.caps.is_finite_only or tensor.storage.kind == FIXED:
             _require_finite(self.executor.device, host.sources, arrays)
         data = arrays[0] if host.build is None else host.build(*arrays)
-        with np.errstate(over="ignore"):  # to infinity, as on the device
-            kept = np.ascontiguousarray(data, tensor.storage.dtype)
+        if data.dtype != tensor.storage.dtype:
+            with np.errstate(over="ignore"):  # to infinity, as on the device
+                data = data.astype(tensor.storage.dtype)
+        kept = np.ascontiguousarray(data)
         flat = kept.reshape(-1).view(np.uint8)
         if flat.nbytes:
             self.executor.impl.write(buffer, flat.data, 0 if there else region.offset)
@@ -610,7 +594,8 @@ class GpuExecutable:
         Those of `Residents` stay on the device: they are `Resident`, as far as it keeps them so.
         """
         executor = self.executor
-        executor.check_open()
+        if executor.closed or executor.is_inherited:
+            executor.check_open()
         with held, executor.lock, self._running, executor.impl.entered():
             if isinstance(inputs, Residents):
                 results = self._run_there(inputs)
@@ -622,59 +607,65 @@ class GpuExecutable:
 
     def _run_there(self, inputs: Residents) -> dict[str, Any]:
         """Compute from what lies on the device, and leave results there."""
-        there = self._taken(inputs) if self.plan.passes else {}
-        tensors = self._places(inputs.into) if self.plan.passes else {}
-        regions = self._where.regions
-        places = {regions[self.plan.outputs[n]].buffer: t.buffer for n, t in tensors.items()}
-        bound = *((n, t.buffer) for n, t in there.items()), *places.items()
-        try:
-            self._compute(inputs, bound)
-        except BaseException:  # the device may still be writing to them
-            for tensor in tensors.values():
-                tensor.abandon()
-            raise
-        types = self.graph.types
-        return {
-            name: Resident(types[name].dtype, types[name].shape, tensor=tensors[name])
-            if name in tensors else self._result(name, inputs.into.get(name))
-            for name in self.graph.outputs
-        }  # fmt: skip
-
-    def _taken(self, inputs: Residents) -> dict[str, DeviceTensor]:
-        """Return the tensors of inputs that are on the device in the way that they are read.
-
-        What only the host has is written there now.
-        """
-        tensors: dict[str, DeviceTensor] = {}
-        for tensor in self._inputs:
-            region, host = self._where.regions[tensor.name], tensor.host
-            if host is None or host.build is not None or host.is_raw:
-                continue
-            value = inputs.values_there[host.sources[0]]
+        there, tensors = list[tuple[str, Buffer]](), dict[str, DeviceTensor]()
+        given = list[PlanTensor]()
+        for tensor, source, place in self._inputs_there:
+            value = inputs.values_there[source]
             if isinstance(value, Resident):
-                known = value.on(self.executor, region.nbytes, tensor.storage)
+                known = value.on(self.executor, place.nbytes, place.storage)
                 if known is None:
-                    known = DeviceTensor(self.executor, region.nbytes, tensor.storage)
-                    self._upload(tensor, inputs, known.buffer)
-                    value.place(known)
-                tensors[region.buffer] = known
-        return tensors
-
-    def _places(self, others: Container[str]) -> dict[str, DeviceTensor]:
-        """Return new tensors for outputs that have a buffer of their own, by name, but for some."""
-        tensors: dict[str, DeviceTensor] = {}
-        taken = set[str]()
-        plan, where = self.plan, self._where
+                    known = self._placed(tensor, value, place, inputs)
+                there.append((place.buffer, known.buffer))
+            else:
+                given.append(tensor)
+        for name, place in self._outputs_there.items():
+            if name not in inputs.into:
+                tensors[name] = made = DeviceTensor(self.executor, place.nbytes, place.storage)
+                there.append((place.buffer, made.buffer))
+        try:
+            self._compute(inputs, tuple(there), given)
+        except BaseException:  # the device may still be writing to them
+            for made in tensors.values():
+                made.abandon()
+            raise
+        results, types = dict[str, Any](), self.graph.types
         for name in self.graph.outputs:
-            if name in others or any(name in some for some in (plan.fixed, plan.lows, plan.open)):
+            if name in tensors:
+                kind = types[name]
+                results[name] = Resident(kind.dtype, kind.shape, tensor=tensors[name])
+            else:
+                results[name] = self._result(name, inputs.into.get(name))
+        return results
+
+    def _placed(
+        self, tensor: PlanTensor, value: Resident, place: _BufferPlace, inputs: Residents
+    ) -> DeviceTensor:
+        """Write what only the host has of a resident to the device, where it stays."""
+        made = DeviceTensor(self.executor, place.nbytes, place.storage)
+        self._upload(tensor, inputs, made.buffer)
+        value.place(made)
+        return made
+
+    def _find_places(self) -> None:
+        """Find out which inputs and outputs can lie in buffers of others: those alone in theirs."""
+        plan, where = self.plan, self._where
+        for tensor in self._inputs:
+            region, host = where.regions[tensor.name], tensor.host
+            if host is not None and host.build is None and not host.is_raw:
+                place = _BufferPlace(region.buffer, region.nbytes, tensor.storage)
+                self._inputs_there.append((tensor, host.sources[0], place))
+            else:
+                self._packed.append(tensor)
+        taken = set[str]()
+        for name in self.graph.outputs:
+            if any(name in some for some in (plan.fixed, plan.lows, plan.open)):
                 continue
             region = where.regions[plan.outputs[name]]
             home = where.buffers[region.buffer]
             is_own = home.role == "output" and region.nbytes == home.nbytes
             if is_own and region.buffer not in taken:
                 taken.add(region.buffer)
-                tensors[name] = DeviceTensor(self.executor, home.nbytes, home.storage)
-        return tensors
+                self._outputs_there[name] = _BufferPlace(region.buffer, home.nbytes, home.storage)
 
     def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
         """Compute the outputs with a submission for each step; return what each took as well.
@@ -708,6 +699,19 @@ class GpuExecutable:
         step("download", sizes[1], end, after=lambda: outputs.update(self._results()))
         return outputs, step.times
 
+    def alone(self, passes: Sequence[int]) -> AbstractContextManager[Callable[[], int]]:
+        """Record some passes by themselves (`gpuedge.executors.timing.alone`).
+
+        They read what the latest run left, which need not be what they read in one: only the time
+        means anything.
+        """
+
+        def record() -> Recording:
+            work = self._dispatches()
+            return self.executor.impl.record([replace(work[i], depends=True) for i in passes])
+
+        return alone(self.executor, record, self.watchdog)
+
     def run_there(self, inputs: Mapping[str, Array], use: Callable[[str, Binding], None]) -> None:
         """Compute the outputs and leave them on the device.
 
@@ -736,7 +740,9 @@ class GpuExecutable:
                 use(name, replace(place, nbytes=4 * prod(self.graph.types[name].shape)))
             self._running = executor.running
 
-    def _compute(self, inputs: Mapping[str, Array], bound: Bound = ()) -> None:
+    def _compute(
+        self, inputs: Mapping[str, Array], bound: Bound = (), given: Sequence[PlanTensor] = ()
+    ) -> None:
         if self.executor.closed:  # while this waited for the lock
             self.executor.check_open()
         if self._is_closed:
@@ -746,23 +752,22 @@ class GpuExecutable:
         if self._running is self.executor.running_first and len(self._ends) == 1:
             self._cut([self.watchdog.predicted_s])
         recordings = self._recorded.get(bound) or self._recordings(bound)
-        self._upload_all(inputs, bound)
+        self._upload_all(inputs, given)
         self.executor.at_work = self.watchdog
         took = submit_and_wait(self.executor.impl, recordings, self.watchdog)
         before, self._took = self._took, took if len(took) > 1 or took[0] > PIECE_S else []
         if before and self._took:  # no pause of the machine, nor a driver that compiled
             self._cut([min(two) for two in zip(before, took, strict=True)])
 
-    def _upload_all(self, inputs: Mapping[str, Array], bound: Bound = ()) -> None:
-        if self._filled and not isinstance(inputs, Residents):
-            self._filled.clear()
+    def _upload_all(self, inputs: Mapping[str, Array], given: Sequence[PlanTensor] = ()) -> None:
+        """Write inputs; of `Residents` those `given` on the host, and what the host packs."""
         if not isinstance(inputs, Residents):
-            for tensor in self._inputs:
-                self._upload(tensor, inputs)
-            return
-        theirs = {name for name, _ in bound}
-        for tensor in self._inputs:
-            if self._where.regions[tensor.name].buffer not in theirs:
+            self._filled.clear()
+            given = self._inputs
+        for tensor in given:
+            self._upload(tensor, inputs)
+        if isinstance(inputs, Residents):
+            for tensor in self._packed:
                 self._fill(tensor, inputs)
 
     def _fill(self, tensor: PlanTensor, inputs: Residents) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter_ns
-from typing import Any
+from time import perf_counter_ns, process_time_ns
+from typing import TYPE_CHECKING, Any
 
 from gpuedge.backends.base import DeviceImpl, Recording
 from gpuedge.executors.base import PlacementRow, StepTime
+from gpuedge.executors.waiting import submit_and_wait
+from gpuedge.safety.interrupts import held
+
+if TYPE_CHECKING:
+    from gpuedge.executors.gpu import GpuExecutor
+    from gpuedge.safety.watchdog import Watchdog
 
 SUFFIX = "_kernel_time"
 """What ONNX Runtime adds to a node's name where it tells what the kernel took."""
@@ -87,3 +94,30 @@ class Stepper:
         after()
         self.times.append(StepTime(row, start, perf_counter_ns() - start, nbytes))
         self._impl.release(recording)  # not after a failure: it may be in flight
+
+
+@contextmanager
+def alone(
+    executor: GpuExecutor, record: Callable[[], Recording], watchdog: Watchdog
+) -> Iterator[Callable[[], int]]:
+    """Yield what runs a recording that `record` makes, and returns the nanoseconds that it took.
+
+    Of a software rasteriser in this process it is processor time, which the machine's other work
+    hardly changes. Raises DeviceError (GE-4xx).
+    """
+    is_here = executor.caps.is_software and executor.isolation == "inline"
+    now_ns = process_time_ns if is_here else perf_counter_ns
+    with executor.building():
+        recording = record()
+
+    def spent() -> int:
+        executor.check_open()
+        with held, executor.lock, executor.running_first, executor.impl.entered():
+            executor.at_work = watchdog
+            start = now_ns()
+            submit_and_wait(executor.impl, [recording], watchdog)
+            return now_ns() - start
+
+    yield spent
+    with executor.building():  # not after a failure: it may be in flight
+        executor.impl.release(recording)

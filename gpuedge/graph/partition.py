@@ -56,6 +56,13 @@ def partition(graph: Graph, choose: Callable[[Node], str]) -> tuple[Segment, ...
     return segments
 
 
+def part(graph: Graph, nodes: Sequence[Node]) -> Graph:
+    """Return some nodes as a graph of their own; its outputs are what is read elsewhere."""
+    inside = {id(node) for node in nodes}
+    others = [node for node in graph.nodes if id(node) not in inside]
+    return _cut(graph, nodes, _needed(graph, [("", list(nodes)), ("", others)]))
+
+
 def _group(graph: Graph, choose: Callable[[Node], str]) -> list[tuple[str, list[Node]]]:
     groups: list[tuple[str, list[Node]]] = []
     home: dict[str, int] = {}

@@ -377,7 +377,7 @@ def over(request: Request, result: Any) -> DeviceArray:
 
 def resident_of(array: DeviceArray) -> Resident:
     """Return what there is of an array, computed now if it is not yet. Raises GpuEdgeError."""
-    return array.compute()._lazy.resident
+    return array._lazy.there or array.compute()._lazy.resident
 
 
 def check_place(what: str, value: DeviceArray, request: Request) -> None:

@@ -127,10 +127,15 @@ class LazyArray:
         return value
 
     @property
+    def there(self) -> Resident | None:
+        """What there is of it; None where it is not computed, or was lost."""
+        value = self._resident
+        return None if value is None or value.is_lost else value
+
+    @property
     def is_there(self) -> bool:
         """Whether it is computed, and what was is still there."""
-        value = self._resident
-        return value is not None and not value.is_lost
+        return self.there is not None
 
     @property
     def is_readable(self) -> bool:

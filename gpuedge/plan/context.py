@@ -16,17 +16,18 @@ from gpuedge.opset.tensor import Constant, Given, Part, Tensor
 from gpuedge.plan import layout as layouts
 from gpuedge.plan.layout import Kind, Layout
 from gpuedge.plan.library import Variant
-from gpuedge.plan.plan import HostTensor, Pass, PlanTensor, Source, Texels
+from gpuedge.plan.plan import HostTensor, Pass, PlanTensor, Source, Texels, VariantChoice
 from gpuedge.plan.select import (
     EXTENTS_BYTES,
     ONE,
     consider,
     groups_of,
-    select,
+    taken,
     too_many,
     workgroup,
 )
 from gpuedge.plan.storages import EXACT, StoragePrecision, Storages
+from gpuedge.plan.tuned import UNTUNED, Tunings, key_of
 
 MAX_TRIPS = 16384
 """Longest loop nest of one invocation. lavapipe 22.3 stops without an error after 65,535 iterations
@@ -49,7 +50,8 @@ class Context:
     """The plan under construction for one segment on one device.
 
     A tensor may exist in several layouts; `have` records them by its number, `need` makes the
-    missing one. `known` has the constants that computed tensors turned out to be.
+    missing one. `known` has the constants that computed tensors turned out to be, `choices` where
+    several variants fitted.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Context:
         caps: Caps,
         restricted: Collection[str] = (),
         precision: StoragePrecision = EXACT,
+        tuned: Tunings = UNTUNED,
     ) -> None:
         self.graph = graph
         self.caps = caps
@@ -71,6 +74,9 @@ class Context:
         self.have: dict[int, dict[Kind, str]] = {}
         self.known: dict[int, Tensor] = {}
         self.ops: tuple[str, ...] = ()
+        self.choices: dict[str, VariantChoice] = {}
+        self._tuned = tuned
+        self._kept = "" if precision.kind == EXACT.kind else precision.kind
         self._views: dict[str, list[str]] = {}  # by memory
         self._count = 0
 
@@ -301,9 +307,22 @@ class Context:
         out: Extents = ONE,
         parts: tuple[int, int] = (1, 1),
     ) -> Variant:
-        """Return the best variant that fits. Raises KernelLimitError (GE-303) if none does."""
+        """Return the best variant that fits, and note what else there was to choose from.
+
+        Raises KernelLimitError (GE-303) if none does.
+        """
         known = {**facts, "bindings": bindings}
-        return select(op, known, self.caps, self.restricted, is_half=is_half, out=out, parts=parts)
+        key = key_of(op, facts, out, parts, is_half=is_half, storage=self._kept)
+        tuned = self._tuned.get(key)
+        rows = consider(
+            op, known, self.caps, self.restricted, is_half=is_half, out=out, parts=parts,
+            tuned=tuned,
+        )  # fmt: skip
+        fitting = tuple(row.variant.id for row in rows if row.fits)
+        if len(fitting) > 1 or tuned is not None:
+            before = self.choices[key].passes if key in self.choices else ()
+            self.choices[key] = VariantChoice(op, fitting, (*before, len(self.passes)), tuned)
+        return taken(op, rows)
 
     def allows(self, variant: Variant, out: Extents) -> bool:
         """Tell whether an output of these extents takes no more workgroups than there may be."""

@@ -21,6 +21,9 @@ READS: Final = ("texels", "textures", "images")
 """How kernels may read tensors other than as storage buffers: of texel buffers, of copies in
 textures, or of copies in storage textures, which are images."""
 
+HALF: Final = "_f16"
+"""What ids of variants end in whose halves are float16."""
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -58,7 +61,7 @@ class Variant:
 
     def in_half(self) -> Variant:
         """Return the variant whose halves are float16."""
-        return replace(self, id=f"{self.id}_f16")
+        return replace(self, id=f"{self.id}{HALF}")
 
     @property
     def kernels(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from gpuedge.core.dtypes import EXACT
 from gpuedge.core.kernel import Number
 from gpuedge.core.storage import FLOAT32, Storage
 from gpuedge.plan.layout import Layout
+from gpuedge.plan.tuned import TunedKernel
 
 Texels = npt.NDArray[np.float32]
 
@@ -81,6 +82,20 @@ class HostTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class VariantChoice:
+    """A choice between variants that fit: the one taken comes first, then those of higher scores.
+
+    `passes` are the places in the plan of the passes before which it was made; `tuned` is what was
+    measured, if something was.
+    """
+
+    op: str
+    variants: tuple[str, ...]
+    passes: tuple[int, ...]
+    tuned: TunedKernel | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PlanTensor:
     """One tensor of a plan.
 
@@ -131,7 +146,7 @@ class Plan:
     constant sources, those of the graph and those the planner combined. `fixed` holds outputs that
     need no device at all: empty arrays and constants. `most_integer` is how large integers of the
     segment's inputs may be, so that all that is made of them is exact. `open` are outputs that the
-    host cuts to their length.
+    host cuts to their length. `choices` are those between several variants, by their keys.
     """
 
     passes: tuple[Pass, ...]
@@ -143,6 +158,7 @@ class Plan:
     most_integer: int = EXACT
     lows: Mapping[str, str] = field(default_factory=dict)
     open: Mapping[str, OpenOutput] = field(default_factory=dict)
+    choices: Mapping[str, VariantChoice] = field(default_factory=dict)
 
     def runs(self) -> Iterator[tuple[int | None, list[int]]]:
         """Yield passes in a row that belong to one step (or none): its place, and theirs."""

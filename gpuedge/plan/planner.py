@@ -38,6 +38,7 @@ from gpuedge.plan.layout import linear
 from gpuedge.plan.plan import OpenOutput, Plan, Step
 from gpuedge.plan.rewrites import rewritten
 from gpuedge.plan.storages import EXACT, StoragePrecision, is_finite, lacks, offers
+from gpuedge.plan.tuned import UNTUNED, Tunings
 
 MAKERS = 3
 """Most nodes in a row that are planned with one that reads what they make of constants."""
@@ -53,6 +54,7 @@ def plan(
     precision: StoragePrecision = EXACT,
     *,
     rewrites: bool = True,
+    tuned: Tunings = UNTUNED,
 ) -> Plan:
     """Return the passes that compute `graph` on a device with `caps`.
 
@@ -69,28 +71,22 @@ def plan(
     rewrites : bool
         Whether nodes may be joined in one kernel, read in place and computed while planning, and
         may hand each other tensors in layouts of their own. Without, each is computed by itself.
+    tuned : mapping of str to TunedKernel
+        What was measured on this very device.
 
     Raises
     ------
     UnsupportedOpError (GE-501)
         A node needs more than the device offers.
     """
-    return _Planner(graph, caps, restricted, precision, rewrites=rewrites).plan()
+    context = Context(graph, caps, restricted, precision, tuned)
+    return _Planner(context, precision, rewrites=rewrites).plan()
 
 
 class _Planner:
-    def __init__(
-        self,
-        graph: Graph,
-        caps: Caps,
-        restricted: Collection[str],
-        precision: StoragePrecision,
-        *,
-        rewrites: bool,
-    ) -> None:
-        self.graph = graph
-        self.rewrites = rewrites
-        self.ctx = Context(graph, caps, restricted, precision)
+    def __init__(self, context: Context, precision: StoragePrecision, *, rewrites: bool) -> None:
+        self.ctx, self.rewrites = context, rewrites
+        graph, caps = context.graph, context.caps
         is_stepped = precision.kind == "fixed16" and offers(caps, precision.kind)
         is_half = precision.arithmetic == "float16" and not lacks(caps, "float16")
         values = without_bias(graph) if is_stepped else program(graph, is_half=is_half)
@@ -232,7 +228,7 @@ class _Planner:
                                               tensor.shape)  # fmt: skip
         steps = [self._step(tuple(names), passes) for names, passes in self.groups.values()]
         return Plan(tuple(ctx.passes), ctx.tensors, outputs, ctx.constants, tuple(steps), fixed,
-                    self.most_integer, lows, self.open)  # fmt: skip
+                    self.most_integer, lows, self.open, ctx.choices)  # fmt: skip
 
     def _step(self, names: tuple[str, ...], passes: Sequence[int]) -> Step:
         launches = [self.ctx.passes[i] for i in passes]

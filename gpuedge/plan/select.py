@@ -10,11 +10,15 @@ from gpuedge.core.caps import Caps
 from gpuedge.core.errors import KernelLimitError
 from gpuedge.core.kernel import Extents
 from gpuedge.plan.library import Variant, variants
+from gpuedge.plan.tuned import TunedKernel
 
 EXTENTS_BYTES, PARAM_BYTES = 16, 4
 """What a tensor's extents and a parameter take of `Caps.max_push_bytes`."""
 
 ONE: Extents = (1, 1, 1, 1)
+
+BEATEN = "another variant scores higher here"
+SLOWER = "another variant was measured to be faster here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,11 @@ class Considered:
     variant: Variant
     score: float
     why_not: str
+
+    @property
+    def fits(self) -> bool:
+        """Whether it could be used, though perhaps another one is."""
+        return self.why_not in ("", BEATEN, SLOWER)
 
 
 def consider(
@@ -35,6 +44,7 @@ def consider(
     is_half: bool = False,
     out: Extents = ONE,
     parts: tuple[int, int] = (1, 1),
+    tuned: TunedKernel | None = None,
 ) -> tuple[Considered, ...]:
     """Return all variants of `op`, best first, each with the reason it is not used.
 
@@ -54,18 +64,24 @@ def consider(
         Extents of the output, in texels: its workgroups must not be more than the device allows.
     parts : pair of int
         Those of `Variant.grid`.
+    tuned : TunedKernel, optional
+        What was measured: its variant is the best where it fits, and what it leaves out is not
+        used.
     """
     mine = [v for v in variants() if v.op == op]
     if is_half:
         mine = [v.in_half() for v in mine if not v.transforms]
     scores = [(v.score.get(caps.device_class, v.score["any"]), v) for v in mine]
-    is_found = False
-    rows = []
-    for score, variant in sorted(scores, key=lambda pair: -pair[0]):
+    best, left_out = (tuned.variant, tuned.left_out) if tuned else ("", {})
+    found = ""
+    rows = list[Considered]()
+    for score, variant in sorted(scores, key=lambda pair: (pair[1].id != best, -pair[0])):
         why = _why_not(variant, facts, caps, restricted) or too_many(variant, out, parts, caps)
-        if not why and is_found:
-            why = "another variant scores higher here"
-        is_found = is_found or not why
+        if not why and variant.id in left_out:
+            why = f"left out on this device: {left_out[variant.id]}"
+        if not why and found:
+            why = SLOWER if found == best else BEATEN
+        found = found or ("" if why else variant.id)
         rows.append(Considered(variant, score, why))
     return tuple(rows)
 
@@ -80,6 +96,11 @@ def select(
     out: Extents = ONE,
     parts: tuple[int, int] = (1, 1),
 ) -> Variant:
+    """Return the best variant that fits, as `taken` does."""
+    return taken(op, consider(op, facts, caps, restricted, is_half=is_half, out=out, parts=parts))
+
+
+def taken(op: str, rows: tuple[Considered, ...]) -> Variant:
     """Return the best variant that fits.
 
     Raises
@@ -87,7 +108,6 @@ def select(
     KernelLimitError (GE-303)
         None fits; the message lists why.
     """
-    rows = consider(op, facts, caps, restricted, is_half=is_half, out=out, parts=parts)
     for row in rows:
         if not row.why_not:
             return row.variant

@@ -71,6 +71,10 @@ class _Message:
     placed: PlacedGraph | None = None
 
 
+def _note_on(placed: PlacedGraph) -> str:
+    return "; ".join(filter(None, (placed.tuned, placed.not_compared)))
+
+
 class ChosenDevice:
     """Has the side answer that is expected to lose least: the CPU, or a GPU.
 
@@ -127,7 +131,7 @@ class ChosenDevice:
                 {device: state.reason for device, state in states.items() if state.reason},
                 {device: c.served for device, c in candidates.items()},
                 self._requests,
-                {device: c.placed.not_compared for device, c in candidates.items() if c.placed},
+                {device: _note_on(c.placed) for device, c in candidates.items() if c.placed},
             )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gpuedge.core import debug
 from gpuedge.core.errors import (
@@ -30,6 +30,7 @@ from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision
+    from gpuedge.executors.gpu import GpuExecutor
 
 log = logging.getLogger("gpuedge")
 
@@ -71,7 +72,7 @@ class FixedDevice:
         executor = request.executor or self._open(is_first=True)
         if executor is not None:
             self._check_arithmetic(executor)
-        self._compile(executor, request.progress)
+        self._compile(executor, request.progress, is_first=True)
         debug.say(1, lambda: self.decision.reason)
 
     @property
@@ -92,7 +93,7 @@ class FixedDevice:
             note = f"{placed.not_compared[0].upper()}{placed.not_compared[1:]}."
         return named_decision(
             self._request, self._compilation.pool, self.device,
-            in_use=in_use, why=self._why, note=note,
+            in_use=in_use, why=self._why, note=note, tuned="" if placed is None else placed.tuned,
         )  # fmt: skip
 
     @property
@@ -149,7 +150,9 @@ class FixedDevice:
                 hint="arithmetic='float32', or device='auto', which goes on in float32 then",
             )
 
-    def _compile(self, executor: Executor | None, progress: Progress | None = None) -> None:
+    def _compile(
+        self, executor: Executor | None, progress: Progress | None = None, *, is_first: bool = False
+    ) -> None:
         """Compile for a device; where its driver refuses, for the CPU if it may answer."""
         this, before = self._compilation, self.placed
         self._set_placed(None)
@@ -157,12 +160,14 @@ class FixedDevice:
             this.segments.on_cpu()
             return
         try:
+            if is_first and this.is_tuned:
+                this.segments.tune(cast("GpuExecutor", executor), progress=progress)
             self._bounds = self._bounds or this.ranges(executor)
             placed = PlacedGraph(this.segments, executor, ranges=self._bounds, progress=progress)
         except ClosedError:  # another session gave it up in this very moment
             if not (self._is_pooled and getattr(executor, "closed", False)):
                 raise
-            return self._compile(self._open(), progress)
+            return self._compile(self._open(), progress, is_first=is_first)
         except COMPILE_ERRORS as error:
             reason = reason_of(error, "compile-failed")
             is_fatal = isinstance(error, DEVICE_FATAL_ERRORS)

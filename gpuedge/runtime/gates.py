@@ -77,11 +77,15 @@ class Gates:
             pace.rest()
             # Segments of its own: requests go on using what others have.
             own = Segments(this.model, this.request, this.pool.cpu())
+            before_ns = pace.worked_ns
+            if this.is_tuned:
+                own.tune(cast("GpuExecutor", executor), self.nodes, pace.rest)
+            tuning_ns = pace.worked_ns - before_ns  # which the next start need not pay again
             placed = PlacedGraph(own, executor, self.nodes, this.ranges(executor), pace.rest)
             warm_ns = self._warmed(placed, pace)
             difference = self._compared(placed, pace)
             if difference is None:
-                passed, placed = Passed(placed, pace.worked_ns, warm_ns), None
+                passed, placed = Passed(placed, pace.worked_ns - tuning_ns, warm_ns), None
                 return passed
             return self._condemned(executor, difference)
         except StoppedError:

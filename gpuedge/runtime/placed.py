@@ -95,6 +95,11 @@ class PlacedGraph:
         self._build()
 
     @property
+    def tuned(self) -> str:
+        """Which of its kernels were tuned and by how much; empty if none was."""
+        return segments.tuned_of(self.parts)
+
+    @property
     def not_compared(self) -> str:
         """What of its results is not compared with the CPU's though it should be, and why."""
         note = "" if self.check is None else self.check.note
@@ -166,6 +171,11 @@ class Compilation:
 
     def __post_init__(self) -> None:
         self.segments = Segments(self.model, self.request, self.pool.cpu())
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether kernels may be timed before it is compiled for a device."""
+        return self.is_session and self.request.may_tune and self.request.policy.tune != "off"
 
     def pooled(self, device: str) -> PooledDevice:
         """Return a device of this process, where its driver lives as was asked for."""

@@ -25,6 +25,7 @@ class Request:
     operands and results are to stay there (`gpuedge.executors.resident`). `backends` are those that
     may be used (none: those of the settings). `told` holds
     what was logged. `progress` is told how far the compiling has come that the caller waits for.
+    `may_tune`: that is no request, which would have to wait for a tuner.
     """
 
     device: str = AUTO
@@ -34,6 +35,7 @@ class Request:
     isolation: str = INLINE
     stays: bool = False
     backends: tuple[str, ...] = ()
+    may_tune: bool = True
     told: set[str] = field(default_factory=set, compare=False, repr=False)
     progress: Progress | None = field(default=None, compare=False, repr=False)
 

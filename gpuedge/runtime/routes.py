@@ -222,6 +222,7 @@ class _Surveyor:
             policy = self.request.policy
             how = [policy.storage] if policy.rewrites else [policy.storage, "node by node"]
             how += [policy.arithmetic] if policy.arithmetic != "float32" else []
+            how += ["tuned"] if policy.tune != "off" else []
             survey.model = digest_of(self.graph, *how, self.kernel)
             survey.past = survey.history.of(survey.model)
         nodes = survey.nodes.get(device)
@@ -248,8 +249,9 @@ class _Surveyor:
 
 
 def named_decision(
-    request: Request, pool: Pool, device: str, *, in_use: str, why: Reason | None, note: str
-) -> Decision:
+    request: Request, pool: Pool, device: str, *, in_use: str, why: Reason | None, note: str,
+    tuned: str,
+) -> Decision:  # fmt: skip
     """Return the decision for a device that was asked for by name, or opened by the caller.
 
     Parameters
@@ -262,6 +264,8 @@ def named_decision(
         Why that is another one.
     note : str
         Why the device does not answer although no other may; empty if it does.
+    tuned : str
+        Which kernels were tuned on it.
     """
     is_probed = request.executor is None and device != CPU
     report = pool.current(request.backends, device) if is_probed else None
@@ -275,6 +279,7 @@ def named_decision(
             replace(c, code=why.code, detail=why.detail) if c.device == device else c
             for c in candidates
         ]
+    candidates = [replace(c, note=tuned) if c.device == device else c for c in candidates]
     candidates.append(DeviceCandidate(CPU, is_software=False))
     record = DecisionRecord(
         device, request.policy, tuple(candidates), __version__, isolation=request.isolation

@@ -9,16 +9,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuedge.core.errors import DeviceError
+from gpuedge.core.text import counted
 from gpuedge.executors.base import Executable, Executor, PlacementRow, Progress, Work
 from gpuedge.graph.checks import checks_of
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.offenders import refusal
-from gpuedge.graph.partition import partition
+from gpuedge.graph.partition import Segment, partition
 from gpuedge.graph.shaped import ShapedModel
 from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import node_label
 from gpuedge.plan.planner import label
 from gpuedge.plan.storages import EXACT, Range, StoragePrecision, lacks, offers
+from gpuedge.plan.tuned import UNTUNED, Effort, Tunings, label_of
 from gpuedge.runtime.crosscheck import CrossCheck
 from gpuedge.runtime.strings import CPU
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
     from gpuedge.runtime.request import Request
+    from gpuedge.runtime.tuner import Tuner
 
 WHOLE = "whole"
 """Key of what computes the whole graph."""
@@ -74,6 +77,7 @@ class Segments:
         self._request = request
         self._cpu = cpu
         self.refusals: dict[str, str] = {}
+        self._known: Tunings | None = None  # of the kernels of the device, once it was asked for
         self._on_cpu: dict[object, Executable] = {}  # by inputs and outputs; the whole by WHOLE
 
     def build(
@@ -89,6 +93,44 @@ class Segments:
         `progress` is called between the steps.
         Raises UnsupportedOpError (GE-501), KernelError (GE-3xx) and DeviceError (GE-4xx).
         """
+        parts: list[Part] = []
+        try:
+            for segment in self._cut(main, chosen):
+                executor = main if segment.device == main.device else self._cpu
+                executable = self._compile(segment.graph, executor, ranges, progress)
+                parts.append(Part(segment.graph, segment.device, executable))
+        except BaseException:
+            close_all(parts)
+            raise
+        return parts
+
+    def tune(
+        self,
+        main: GpuExecutor,
+        chosen: frozenset[int] | None = None,
+        progress: Progress | None = None,
+        **how: Any,
+    ) -> Tuner:
+        """Time the kernels of what `build` compiles, as the policy says; `how` is for `Tuner`.
+
+        Raises GpuEdgeError.
+        """
+        from gpuedge.runtime.tuner import Tuner
+
+        policy = self._request.policy
+        tuner = Tuner(
+            main, self._cpu, cast("Effort", policy.tune), progress or (lambda *_: None),
+            most_bytes=policy.max_memory_bytes, **how,
+        )  # fmt: skip
+        for segment in self._cut(main, chosen):
+            if segment.device != CPU:
+                precision = self._precision(main, {})
+                tuner.tune(segment.graph, precision, rewrites=policy.rewrites)
+        self._known = tuner.known
+        return tuner
+
+    def _cut(self, main: Executor, chosen: frozenset[int] | None) -> tuple[Segment, ...]:
+        """Return the segments of a device and of the CPU. Raises UnsupportedOpError (GE-501)."""
         graph = self.model.graph
         reasons = {id(n): why for n in graph.nodes if (why := main.supports(n, graph)) is not None}
         self.refusals = {label(n): reasons[id(n)] for n in graph.nodes if id(n) in reasons}
@@ -100,16 +142,17 @@ class Segments:
         others = [n for n in graph.nodes if chosen is not None and id(n) not in chosen]
         reasons = {**{id(n): "that is predicted to be faster" for n in others}, **reasons}
         self._log_nodes_on_cpu(main.device, reasons)
-        parts: list[Part] = []
-        try:
-            for segment in partition(graph, lambda n: CPU if id(n) in reasons else main.device):
-                executor = main if segment.device == main.device else self._cpu
-                executable = self._compile(segment.graph, executor, ranges, progress)
-                parts.append(Part(segment.graph, segment.device, executable))
-        except BaseException:
-            close_all(parts)
-            raise
-        return parts
+        return partition(graph, lambda n: CPU if id(n) in reasons else main.device)
+
+    def _tuned(self, executor: GpuExecutor) -> Tunings:
+        """Return what is known of the kernels of a device, where the policy wants that."""
+        if self._request.policy.tune == "off":
+            return UNTUNED
+        if self._known is None:
+            from gpuedge.runtime import tunings
+
+            self._known = tunings.kept(executor.impl.info.identity)
+        return self._known
 
     def _log_nodes_on_cpu(self, device: str, reasons: Mapping[int, str]) -> None:
         """Log which nodes run on the CPU, once for all shapes of a session."""
@@ -218,7 +261,10 @@ class Segments:
             options["rewrites"] = False
         if self._request.stays:
             options["stays"] = True
-        executable = cast("GpuExecutor", executor).compile(segment, **options)
+        gpu = cast("GpuExecutor", executor)
+        if tuned := self._tuned(gpu):
+            options["tuned"] = tuned
+        executable = gpu.compile(segment, **options)
         if policy.watchdog_s is not None:
             executable.watchdog.fix(policy.watchdog_s)
         dog = getattr(executable, "watchdog", None)
@@ -297,6 +343,20 @@ def memory_of(parts: Iterable[Part | Executable]) -> dict[str, int] | None:
     for part in parts:
         nbytes.update(getattr(getattr(part, "executable", part), "memory", {}))
     return dict(nbytes) or None
+
+
+def tuned_of(parts: Iterable[Part]) -> str:
+    """Return which kernels of parts were tuned and by how much; empty if none was."""
+    plans = (getattr(part.executable, "plan", None) for part in parts)
+    choices = {key: c for plan in plans if plan is not None for key, c in plan.choices.items()}
+    timed = {key: c.tuned for key, c in choices.items() if c.tuned and c.tuned.effort != "none"}
+    told = [
+        f"{label_of(key)} is {kernel.gain:.2f} times as fast by {kernel.variant}"
+        for key, kernel in timed.items() if kernel.is_other
+    ]  # fmt: skip
+    same = len(timed) - len(told)
+    told += [f"{counted(same, 'kernel')} stayed as usual"] if same else []
+    return f"tuned: {', '.join(told)}" if told else ""
 
 
 def watchdog_of(parts: Iterable[Part]) -> float | None:

@@ -227,7 +227,8 @@ class Server:
                 return self._answer_beside(arrays, shapes, job, models)
             model = models.get(shapes)
             if model is None:
-                model = self._compile(models, shapes)
+                request = replace(self._request, may_tune=arrays is None)
+                model = self._compile(models, shapes, request)
             job.model = self.latest = model
             if arrays is None:
                 model.warm()
@@ -268,14 +269,14 @@ class Server:
         self._counts.on_cpu += 1
         return outputs
 
-    def _compile(self, models: ModelCache, shapes: Shapes) -> CompiledModel:
+    def _compile(self, models: ModelCache, shapes: Shapes, request: Request) -> CompiledModel:
         beside = models.take(lambda signature, _: isinstance(signature, BesideLate))
         for model in beside:  # what they were beside is over
             model.close()
         if self.latest in models.make_room(shapes):
             self.latest = None
         try:
-            model = self._compiler.compile(shapes, self._request)
+            model = self._compiler.compile(shapes, request)
         except GpuEdgeError as error:
             self._failure = error
             raise

@@ -29,9 +29,10 @@ class Monitor:
 
     def notify(self) -> None:
         """Wake all that wait; to be called with the lock."""
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            waiter.release()
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for waiter in waiting:
+                waiter.release()
 
     def wait_for(self, step: Callable[[], T | None], seconds: float | None = None) -> T | None:
         """Return what `step` returns once that is not None; None if it is not in time.

@@ -59,6 +59,11 @@ FILES = (
         "Session and operations under auto", "512 newest models kept", 16 * MEGABYTE,
     ),
     FileKind(
+        "tunings.json", "which variants of kernels the tuner found the best on each device",
+        "Policy(tune=...), gpuedge tune", "when the driver, gpuedge or its kernels change; 1024 "
+        "newest kernels of 16 devices", 16 * MEGABYTE,
+    ),
+    FileKind(
         "kernels.bin", "printed kernels", "the first compilation of each kernel",
         "when gpuedge changes; newest kept", 64 * MEGABYTE,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -113,6 +114,9 @@ class Calls:
     def __init__(self) -> None:
         self.made: list[str] = []
 
+    def ready(self, call: Any, *args: Any) -> Any:
+        return partial(call, *args)
+
     def __getattr__(self, name: str) -> Any:
         call = lambda *args: self.made.append(f"{name} {args}")  # noqa: E731
         setattr(self, name, call)
@@ -203,6 +207,25 @@ def test_a_refused_recording_leaves_no_texture() -> None:
     with pytest.raises(DriverError):
         Recorder(gl, Buffers(gl), lambda _: None).record([work], (), ())
     assert gl.made[-1] == "delete ('Textures', 31)"
+
+
+def test_buffers_that_the_host_sees() -> None:
+    gl: Any = Calls()
+    memory = (ctypes.c_char * 64)(*b"shared")
+    place = ctypes.addressof(memory)
+    gl.MapBufferRange, gl.error = lambda *args: place, lambda: 0
+    buffer, other = GlesBuffer(64, 9), GlesBuffer(64, 8)
+    assert Buffers(gl).address(buffer) is None and not gl.made
+    shared = Buffers(gl, is_shared=True)
+    assert shared.address(buffer) == buffer.place == place
+    gl.made, gl.GetError = [], lambda: 0
+    into = bytearray(64)
+    shared.read(buffer, into, 0)  # a result of others: it is mapped for this
+    assert into == memory.raw and not buffer.place
+    bind, unmap = f"BindBuffer {(c.COPY_READ_BUFFER, 9)}", f"UnmapBuffer {(c.COPY_READ_BUFFER,)}"
+    assert gl.made == [bind, unmap, unmap]
+    gl.MapBufferRange = lambda *args: None  # the driver refuses
+    assert shared.address(other) is None and not other.place
 
 
 def test_interrupted_reading_leaves_no_buffer_mapped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ class Answering(Gl):
     """Functions that answer what a test says."""
 
     def __init__(self, **answers: Any) -> None:
-        self.__dict__.update(answers)
+        self.__dict__.update(answers, ready=partial)
 
 
 def made(answer: int) -> Fences:

@@ -160,7 +160,7 @@ def test_start_up_of_a_ready_device_is_sunk() -> None:
     assert decided(measured(1.2, startup_ns=10**13), CPU).device == "vulkan:0"
 
 
-@pytest.mark.parametrize("schema", ["gpuedge.decision/4", "gpuedge.decision/6"])
+@pytest.mark.parametrize("schema", ["gpuedge.decision/5", "gpuedge.decision/7"])
 def test_other_versions_are_refused_by_name(schema: str) -> None:
     saved = {**decided(CPU).to_dict(), "schema": schema}
     with pytest.raises(InputError, match="of another version") as caught:

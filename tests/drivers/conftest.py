@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import daily
 import pytest
 from required import absent
 from validation import log_in, messages, validated
@@ -71,16 +72,26 @@ def vulkan_candidate(request: pytest.FixtureRequest) -> Candidate:
     return CANDIDATES[request.param]()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the second driver to the long campaign where one is enough every day.
+IN_TURN = ("test_bounds_of_sums", "test_edges", "test_lang_compute", "test_nan", "test_replay",
+           "test_user_kernel")  # fmt: skip
+"""Files whose tests run on the one driver today and on the other tomorrow."""
 
-    `test_conformance` takes both every day; these tests are of the validation layer, of limits and
-    of wrong kernels, which do not depend on the driver.
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the other driver to the long campaign where one is enough every day.
+
+    Files of operations take the faster one: they are of the validation layer, of limits and of
+    wrong kernels, which do not depend on the driver.
     """
+    today = sorted(CANDIDATES)[daily.turn(len(CANDIDATES))]
     for item in items:
-        is_second = item.path.name.startswith("test_ops_") and "swiftshader" in item.name
-        if is_second and item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.long)
+        if item.path.parent == Path(__file__).parent and isinstance(item, pytest.Function):
+            params = item.callspec.params if hasattr(item, "callspec") else {}
+            driver = params.get("vulkan_candidate")
+            if driver and item.path.stem in IN_TURN:
+                item.add_marker(daily.mark(driver == today))
+            elif driver == "swiftshader" and item.path.name.startswith("test_ops_"):
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture

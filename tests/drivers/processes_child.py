@@ -263,14 +263,14 @@ def pools(device: str, isolation: str) -> None:
 
 
 def threads(device: str, isolation: str) -> None:
-    """64 threads, 20 runs each, while another one closes the session when half are done."""
+    """64 threads, 10 runs each, while another one closes the session when half are done."""
     session = opened(device, isolation)
     wrong: list[Any] = []
     right: list[int] = []
     halfway = threading.Event()
 
     def work(seed: int) -> None:
-        for i in range(20):
+        for i in range(10):
             x = X + seed * 100 + i
             try:
                 if not is_right(session.run({"x": x}), x):
@@ -281,7 +281,7 @@ def threads(device: str, isolation: str) -> None:
                 wrong.append(error)
                 return
             right.append(seed)
-            if len(right) > 640:
+            if len(right) > 320:
                 halfway.set()
 
     many = [threading.Thread(target=work, args=(i,)) for i in range(64)]

@@ -33,8 +33,8 @@ def places() -> tuple[str, ...]:
     return (*PROCESSORS, *((HIDDEN,) if can_hide() else ()), *LEVELS)
 
 
-def computed(name: str, folder: Path, first: int = 0, step: int = 1) -> dict[str, Any]:
-    """Return what the child prints of every `step`-th case; `folder` takes a processor's cache."""
+def computed(name: str, folder: Path) -> dict[str, Any]:
+    """Return what the child prints; `folder` takes a processor's cache."""
     environ, device, how = {**os.environ, "GPUEDGE_CACHE_DIR": str(folder)}, "cpu", list[str]()
     if name in FARM:
         environ = environment_of(name) | {"GPUEDGE_CACHE_DIR": str(cache(name))}
@@ -45,7 +45,7 @@ def computed(name: str, folder: Path, first: int = 0, step: int = 1) -> dict[str
         environ["LD_PRELOAD"] = str(library)
     elif name != PROCESSORS[0]:
         how = [name]
-    command = [sys.executable, str(CHILD), device, str(first), str(step), *how]
+    command = [sys.executable, str(CHILD), device, *how]
     done = subprocess.run(
         command, env=environ, capture_output=True, text=True, timeout=300, check=False
     )

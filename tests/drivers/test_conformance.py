@@ -1,9 +1,8 @@
 """The conformance cases on every configuration of the driver farm, as a device farm runs them.
 
 One run of the command for each configuration, in processes with that configuration's environment.
-Every day twelve configurations run a share each, together a quarter of the cases and another
-quarter on the next day; `make conformance`, a part of `make release-check`, runs every case on
-every configuration.
+Each day one driver of each level runs its share of the cases; `make conformance`, a part of `make
+release-check`, runs every case on every configuration.
 """
 
 from __future__ import annotations
@@ -33,17 +32,15 @@ DAILY = (
 )  # fmt: skip
 """Every level, driver and way of keeping numbers."""
 
-DAYS = 4
-"""So many days it takes until the configurations together have run every case."""
+TODAY = daily.of_each(DAILY, daily.level)
+SHARES = 49
+"""So many shares do the cases have: no multiple of the number of levels, or of drivers of a level,
+so that in time every driver runs every share."""
 
 
-def share(name: str, day: int) -> tuple[int, int]:
-    """Return which of how many shards a configuration runs on a day."""
-    return 1 + DAILY.index(name) + day * len(DAILY), DAYS * len(DAILY)
-
-
-LEAST = 0.6
-"""So much of its cases every configuration has to pass; the others may need what it lacks."""
+LEAST = 0.5
+"""So much of a share every configuration has to pass; the others may need what it lacks. The least
+able one, `gles20-bare`, can run 74 % of all cases and 53 % of the share that suits it least."""
 
 DRIVERS = {"softpipe": "softpipe", "zink": "zink (llvmpipe", "angle": "ANGLE (Google, Vulkan",
            "legacy": "Google SwiftShader", "swiftshader": "SwiftShader Device"}  # fmt: skip
@@ -107,16 +104,9 @@ def check_driver(name: str, found: Results) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", DAILY)
+@pytest.mark.parametrize("name", daily.others_long(DAILY, TODAY))
 def test_a_share_of_the_cases(name: str, tmp_path: Path) -> None:
-    shard = share(name, daily.turn(DAYS))
+    levels = list(dict.fromkeys(map(daily.level, DAILY)))
+    first = daily.turn(SHARES) * len(levels) + levels.index(daily.level(name))
+    shard = 1 + first % SHARES, SHARES
     check(name, shard, run(name, shard, tmp_path))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", DAILY)
-def test_the_shares_of_other_days(name: str, tmp_path: Path) -> None:
-    for day in set(range(DAYS)) - {daily.turn(DAYS)}:
-        (tmp_path / str(day)).mkdir()
-        check(name, share(name, day), run(name, share(name, day), tmp_path / str(day)))

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import daily
 import pytest
 from farm import FARM, environment_of, require
 
@@ -28,8 +29,6 @@ LEVELS = (
     "gles20-llvmpipe",
     "wgpu-lavapipe",
 )
-DAILY = ("vulkan-lavapipe", "gles30-llvmpipe", "wgpu-lavapipe")
-"""One of each API; the thousand cycles of the long form are of every level."""
 LEAK_KIB = 4
 """Memory that a cycle may keep, on top of what the driver keeps: a page.
 
@@ -71,7 +70,7 @@ def check_objects(name: str, body: dict[str, Any]) -> None:
     assert {kind: n for kind, n in objects.items() if n["count"]} == {}
 
 
-@pytest.mark.parametrize("name", DAILY)
+@pytest.mark.parametrize("name", daily.of_today(LEVELS))
 def test_cycles_leave_no_file_thread_or_object(name: str) -> None:
     body = cycles("ours", name, FEW_CYCLES)
     for what in ("files", "threads"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import daily
 import device_contract
 import farm
 import pytest
@@ -105,10 +106,14 @@ EXCEPT = {
 
 LONG = ("gles20-softpipe", "gles30-softpipe", "gles20-zink", "gles30-angle",
         "gles31-angle", "gles30-swiftshader-legacy")  # fmt: skip
-"""Configurations for the long form alone, but for the facts: other drivers of the level take the
-same paths, and other levels of the driver the same compiler."""
+"""Configurations for the long form alone: other drivers of the level take the same paths, and other
+levels of the driver the same compiler."""
 
 CONFIGURATIONS = [*farm.FARM, *farm.CONTRACT]
+TODAY = daily.of_each([c for c in CONFIGURATIONS if c not in LONG], daily.level)
+"""One driver of each level a day."""
+
+OTHERS = [c for c in CONFIGURATIONS if c not in TODAY]
 
 
 def held(configuration: str, checks: list[str]) -> None:
@@ -127,10 +132,7 @@ def held(configuration: str, checks: list[str]) -> None:
     assert [row[0] for row in rows] == checks
 
 
-@pytest.mark.parametrize(
-    "configuration",
-    [pytest.param(c, marks=[pytest.mark.long] if c in LONG else []) for c in CONFIGURATIONS],
-)
+@pytest.mark.parametrize("configuration", daily.others_long(CONFIGURATIONS, TODAY))
 def test_contract(configuration: str) -> None:
     level = configuration.partition("-")[0]
     without = EXCEPT.get(configuration, set())
@@ -139,6 +141,8 @@ def test_contract(configuration: str) -> None:
     held(configuration, checks)
 
 
-@pytest.mark.parametrize("configuration", LONG)
+@pytest.mark.parametrize(
+    "configuration", daily.others_long(OTHERS, daily.of_each(OTHERS, daily.level))
+)
 def test_facts_of_the_others(configuration: str) -> None:
     held(configuration, ["facts"])

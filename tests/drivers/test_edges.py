@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import daily
 import farm
 import numpy as np
 import onnxruntime
@@ -257,11 +258,10 @@ def test_driver_replaced_after_the_probe_is_probed_again(
 
 ARRAYS = Path(__file__).with_name("arrays_child.py")
 KINDS, WAYS = 17, 5
-LEVELS = ("cpu", "vulkan-swiftshader", pytest.param("gles31-llvmpipe", marks=pytest.mark.long),
-          "gles20-llvmpipe", "wgpu-lavapipe")  # fmt: skip
+LEVELS = ("vulkan-swiftshader", "gles31-llvmpipe", "gles20-llvmpipe", "wgpu-lavapipe")
 
 
-@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("name", ["cpu", *daily.in_turn(LEVELS)])
 def test_arrays_of_every_awkward_kind(name: str) -> None:
     """Strides, alignment, byte order, read-only or shared memory, subclasses, changes meanwhile."""
     configuration = farm.FARM.get(name)

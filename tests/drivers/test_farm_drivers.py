@@ -88,7 +88,7 @@ def test_every_configuration_is_checked() -> None:
 
 
 DAILY = ("vulkan-swiftshader", "gles30-llvmpipe", "gles31-angle", "wgpu-gl")
-"""Every day the contract of devices looks at the names of all of them."""
+"""The contract of devices looks at the names of all of them."""
 
 
 @pytest.mark.parametrize(

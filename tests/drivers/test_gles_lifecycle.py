@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import daily
 import pytest
 from gles_child import GLES, run
 
@@ -9,11 +10,11 @@ pytestmark = pytest.mark.driver
 
 EXACT = ("gles20-llvmpipe", "gles30-llvmpipe", "gles31-llvmpipe")
 OTHERS = ("gles20-angle", "gles31-zink", "gles31-softpipe")
-"""Each other driver once; `LONG` has their other levels, which take the same paths."""
-LONG = tuple(c for c in GLES if c not in (*EXACT, *OTHERS, "gles20-bare"))
+"""Each other driver once, one of them a day; their other levels take the same paths."""
+REST = [c for c in GLES if c not in (*EXACT, "gles20-bare")]
 
 
-@pytest.mark.parametrize("configuration", EXACT)
+@pytest.mark.parametrize("configuration", daily.in_turn(EXACT))
 def test_sharing_a_process(configuration: str) -> None:
     checks = ("objects", "manners", "reset", "memory", "latecomer", "unwaited", "terminated")
     assert run(configuration, *checks) == ""
@@ -29,7 +30,7 @@ def test_application_with_a_desktop_context() -> None:
 
 
 @pytest.mark.parametrize(
-    "configuration", [*OTHERS, *(pytest.param(c, marks=pytest.mark.long) for c in LONG)]
+    "configuration", daily.others_long(REST, [OTHERS[daily.turn(len(OTHERS))]])
 )
 def test_manners_on_other_drivers(configuration: str) -> None:
     run(configuration, "manners", "latecomer")

@@ -80,7 +80,7 @@ def test_many_networks(name: str) -> None:
     check(name, 300)
 
 
-@pytest.mark.parametrize("name", LACK)
+@pytest.mark.parametrize("name", daily.in_turn(LACK))
 def test_a_device_without_it_is_refused_and_auto_says_so(name: str, tmp_path: Path) -> None:
     import onnx
     from onnx import TensorProto, helper

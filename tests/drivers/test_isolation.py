@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import daily
 import farm
 import numpy as np
 import pytest
@@ -17,12 +18,11 @@ from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.isolation import open_isolated
 
 CHILD = Path(__file__).with_name("isolation_child.py")
-DAILY = ("vulkan-lavapipe", "gles30-llvmpipe", "wgpu-lavapipe")
-NAMES = (*DAILY, *(pytest.param(name, marks=pytest.mark.long) for name in (
-    "vulkan-swiftshader", "gles31-llvmpipe", "gles20-llvmpipe")))  # fmt: skip
+LEVELS = ("vulkan-lavapipe", "vulkan-swiftshader", "gles31-llvmpipe", "wgpu-lavapipe",
+          "gles30-llvmpipe", "gles20-llvmpipe")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", daily.in_turn(LEVELS))
 def test_a_driver_gives_the_same_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
     conf = farm.FARM[name]
     farm.require(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import daily
 import pytest
 from farm import answer
 
@@ -24,7 +25,7 @@ def check(name: str, graphs: int, first: int) -> None:
 
 
 @pytest.mark.driver
-@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("name", daily.of_today(LEVELS))
 def test_pieces_give_the_same_bits_and_tell_of_progress(name: str) -> None:
     check(name, 4, 0)
 

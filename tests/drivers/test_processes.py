@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import daily
 import pytest
 from farm import FARM, environment_of, require
 
@@ -26,13 +27,10 @@ VULKAN, GLES = "vulkan-lavapipe", "gles31-llvmpipe"
 QUIET = ("left_open", "futures", "daemon", "thread", "exit_in_thread", "expired", "handler")
 
 FORKING = [
-    (VULKAN, isolation, what)
-    for isolation, what in [
-        *(("inline", what) for what in ("fork", "fork_auto", "pools", "threads")),
-        *(("process", what) for what in ("fork", "threads")),
-    ]
+    *((VULKAN, "inline", what) for what in ("fork", "threads", "fork_auto", "pools")),
+    *((VULKAN, "process", what) for what in ("threads", "fork")),
+    *((GLES, "inline", what) for what in ("fork", "threads")),  # else it is not in the parent
 ]
-FORKING += [(GLES, "inline", "fork"), (GLES, "inline", "threads")]  # else it is not in the parent
 
 Run = Callable[[str, str, str], subprocess.CompletedProcess[str]]
 
@@ -71,7 +69,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "isolation", "what"), CASES)
+@pytest.mark.parametrize(("name", "isolation", "what"), daily.some(CASES))
 def test_a_program_ends_without_a_word(name: str, isolation: str, what: str, run: Run) -> None:
     done = run(name, what, isolation)
     assert (done.returncode, done.stderr) == (0, "")
@@ -105,7 +103,7 @@ def test_ctrl_c_is_passed_on_and_the_session_still_works(
     assert done.stderr.count("Traceback") == 1
 
 
-@pytest.mark.parametrize(("name", "isolation", "what"), FORKING)
+@pytest.mark.parametrize(("name", "isolation", "what"), daily.some(FORKING))
 def test_threads_forks_and_pools(name: str, isolation: str, what: str, run: Run) -> None:
     done = run(name, what, isolation)
     assert (done.returncode, done.stderr) == (0, "")

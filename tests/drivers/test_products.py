@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 
 import daily
@@ -12,30 +11,17 @@ from products_cases import cases
 from products_levels import HIDDEN, LEVELS, PROCESSORS, computed, places
 
 pytestmark = pytest.mark.driver
+HERE = [name for name in places() if name not in LEVELS]
+"""Processors, those that this one can pass for."""
 
 
-DAYS = 3
-"""So many days it takes until a level has computed every case; processors do all of them."""
-
-
-def check(name: str, folder: Path, first: int, step: int) -> None:
+@pytest.mark.parametrize("name", [*daily.some(HERE), *daily.in_turn(LEVELS)])
+def test_the_same_bits_everywhere(name: str, tmp_path: Path) -> None:
     if name in FARM:
         require(name)
-    found = computed(name, folder, first, step)
+    found = computed(name, tmp_path)
     wrong = {case: one for case, one in found["cases"].items() if one["wrong"]}
     assert not wrong
-    assert list(found["cases"]) == [str(case) for case in islice(cases(), first, None, step)]
+    assert list(found["cases"]) == [str(case) for case in cases()]
     if name in (HIDDEN, PROCESSORS[1]):  # a real processor's mistakes are those of the fake
         assert found["mended"] == 8
-
-
-@pytest.mark.parametrize("name", places())
-def test_the_same_bits_everywhere(name: str, tmp_path: Path) -> None:
-    step = DAYS if name in FARM else 1
-    check(name, tmp_path, daily.turn(step), step)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", LEVELS)
-def test_the_same_bits_on_every_level(name: str, tmp_path: Path) -> None:
-    check(name, tmp_path, 0, 1)

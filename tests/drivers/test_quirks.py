@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import daily
 import numpy as np
 import pytest
 import quirk_db
@@ -38,10 +39,7 @@ CONFIGURATIONS = ("vulkan-lavapipe", "gles31-llvmpipe", "gles30-llvmpipe", "gles
 SOME = ("vulkan-lavapipe", "gles30-llvmpipe")
 """One with buffers and one with textures."""
 
-QUICK = [
-    pytest.param(name, marks=[] if name in SOME else pytest.mark.long)
-    for name in sorted(name for name in FARM if not FARM[name].is_slow)
-]
+QUICK = [name for name in FARM if not FARM[name].is_slow]
 
 
 class Bench:
@@ -225,10 +223,7 @@ def test_crash_entry_blocks_until_it_is_ignored(bench: Bench) -> None:
     assert (row.status, row.is_cached, row.is_demoted) == ("ok", False, True)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n in SOME else pytest.mark.long) for n in CONFIGURATIONS],
-)
+@pytest.mark.parametrize("name", daily.in_turn(CONFIGURATIONS))
 def test_good_driver_is_cleared_of_what_is_said_of_it(bench: Bench, name: str) -> None:
     tests = ("standard", "kernels", "storages", "large", "repeat")
     asks = entry(1, "wrong_result", {"disable_backend": True}, probe=demand(*tests))
@@ -259,7 +254,7 @@ def test_demand_does_not_make_a_good_driver_miss_the_deadline(bench: Bench) -> N
         assert about["detail"].endswith(" of 1024 runs")
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", daily.in_turn(QUICK))
 def test_embedded_database_takes_nothing_from_software_drivers(bench: Bench, name: str) -> None:
     """They lose nothing but single buffers of 2 GiB, and nothing more is asked of them."""
     bench.choose(name)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import daily
 import kill_worker
 import kit
 import pytest
@@ -75,7 +76,7 @@ def killed(device: str, environment: Mapping[str, str], count: int, dice: random
 
 @pytest.mark.driver
 @pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", daily.some(CONFIGURATIONS))
 def test_device_stays_in_use_however_often_its_applications_are_killed(
     name: str, rounds: int, tmp_path: Path
 ) -> None:
@@ -92,7 +93,7 @@ def test_device_stays_in_use_however_often_its_applications_are_killed(
 
 
 @pytest.mark.driver
-@pytest.mark.parametrize("api", ["vulkan", "gles20"])
+@pytest.mark.parametrize("api", daily.some(["gles20", "vulkan"]))
 def test_driver_that_crashes_in_service_is_left(api: str, tmp_path: Path) -> None:
     try:
         made = kit.build()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import daily
 import kit
 import kit_gl
 import pytest
@@ -69,10 +70,6 @@ CHOSEN = (
     ("name-huge@enumerate:1+", "gles31"),
     ("limits-huge@enumerate:1+", "gles31"),
     ("extensions-endless@enumerate:1+", "gles31"),
-)
-"""Cells of each family of faults; `tools/fault_matrix.py` runs all of them."""
-
-MORE = (
     ("exit0@instance", "gles20"),
     ("abort@enumerate", "gles20"),
     ("segv@allocate", "gles20"),
@@ -93,7 +90,10 @@ MORE = (
     ("limits-zero@enumerate:1+", "gles20"),
     ("extensions-null@enumerate:1+", "gles30"),
 )
-"""Cells of the long campaign."""
+"""Cells of each family of faults; `tools/fault_matrix.py` runs all there are."""
+
+DAYS = 4
+"""So many days it takes until each of them was one of the day."""
 
 CELLS = {(str(cell.fault), cell.api): cell for cell in kit_gl.cells()}
 
@@ -111,7 +111,7 @@ def probed(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], late: 
 @pytest.mark.driver
 @pytest.mark.parametrize(
     ("text", "api"),
-    [*CHOSEN, *(pytest.param(*cell, marks=pytest.mark.long) for cell in MORE)],
+    daily.some(CHOSEN, DAYS),
     ids=lambda value: value,
 )
 def test_probe_names_the_fault(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import daily
 import kit
 import kit_vulkan
 import pytest
@@ -62,10 +63,6 @@ CHOSEN = (
     # lists and strings
     ("devices-incomplete@enumerate:1+", "vulkan"),
     ("name-json@enumerate:1+", "vulkan"),
-)
-"""Cells of each family of faults; `tools/fault_matrix.py` runs all of them."""
-
-MORE = (
     ("ill@instance", "vulkan"),
     ("bus@compile", "wgpu"),
     ("stackoverflow@allocate", "vulkan"),
@@ -82,7 +79,10 @@ MORE = (
     ("queues-huge@enumerate:1+", "vulkan"),
     ("memory-index@enumerate:1+", "vulkan"),
 )
-"""Cells of the long campaign."""
+"""Cells of each family of faults; `tools/fault_matrix.py` runs all there are."""
+
+DAYS = 4
+"""So many days it takes until each of them was one of the day."""
 
 VERDICTS = {
     "fpe@teardown vulkan": ("crashed", "crashed"),
@@ -109,7 +109,7 @@ def put_in_the_way(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]
 @pytest.mark.driver
 @pytest.mark.parametrize(
     ("text", "api"),
-    [*CHOSEN, *(pytest.param(*cell, marks=pytest.mark.long) for cell in MORE)],
+    daily.some(CHOSEN, DAYS),
     ids=lambda value: value,
 )
 def test_probe_names_the_fault(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import daily
 import numpy as np
 import planrun
 import pytest
@@ -37,7 +38,7 @@ ONE_PASS = {
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level not in ("wgpu", *RUNTIME)])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", daily.some(CASES))
 def test_levels_give_the_very_bits(name: str, level: str) -> None:
     case, seen = CASES[name](), Seen()
     (got,) = run_on(level, case.graph, case.inputs, seen).values()
@@ -98,7 +99,7 @@ CAUGHT_BY = {
 }
 
 
-@pytest.mark.parametrize("name", INTEGER_MUTANTS)
+@pytest.mark.parametrize("name", daily.some(INTEGER_MUTANTS))
 def test_wrong_kernel_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = mutated(texts(), name)
     monkeypatch.setattr(planrun, "texts", lambda: wrong)

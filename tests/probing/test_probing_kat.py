@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import daily
 import kernel_interpreter
 import numpy as np
 import planrun
@@ -336,7 +337,7 @@ def variants(case: kat.KnownAnswer, caps: Caps) -> set[str]:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("name", daily.some(LEVELS))
 @pytest.mark.parametrize("test", TESTS)
 def test_required_cases_are_right_and_notice_a_wrong_element(test: str, name: str) -> None:
     for case in kat.cases(LEVELS[name], test):
@@ -351,7 +352,7 @@ def test_required_cases_are_right_and_notice_a_wrong_element(test: str, name: st
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("name", daily.some(LEVELS))
 def test_every_kernel_that_selection_can_use_is_run(name: str) -> None:
     caps = LEVELS[name]
     every = [*kat.cases(caps), *kat.cases(caps, "kernels")]
@@ -427,7 +428,7 @@ def is_caught(name: str) -> bool:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("mutant", HALF_MUTANTS)
+@pytest.mark.parametrize("mutant", daily.some(HALF_MUTANTS))
 def test_sums_in_float16_are_caught(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = mutated(library.texts(), mutant)
     monkeypatch.setattr(planrun, "texts", lambda: texts)

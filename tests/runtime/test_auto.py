@@ -26,6 +26,7 @@ from gpuedge.decide.policy import Policy
 from gpuedge.runtime.auto import ChosenDevice
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import PooledDevice
+from gpuedge.runtime.segments import Segments
 
 WANTED = -X
 
@@ -125,6 +126,26 @@ def test_gpus_that_missed_the_deadline_are_looked_for_again(world: World) -> Non
         world.serve(compiled)
         assert pool.devices == [] or world.clock.now >= 30 * 10**9
     taken(world, compiled)
+
+
+@pytest.mark.parametrize("tune", ["off", "fast"])
+def test_kernels_are_timed_in_the_background_and_that_is_no_start_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, tune: str
+) -> None:
+    threads, inner = list[str](), Segments.tune
+
+    def slow(self: Segments, *arguments: Any, **named: Any) -> Any:
+        world.clock.spend(2.0)
+        threads.append(threading.current_thread().name)
+        return inner(self, *arguments, **named)
+
+    monkeypatch.setattr(Segments, "tune", slow)
+    monkeypatch.setattr("gpuedge.runtime.segments.tuned_of", lambda parts: f"tuned: {tune}")
+    compiled = world.auto(world.pool(10, 1), policy=Policy(tune=tune))
+    taken(world, compiled)
+    assert threads == (["gpuedge-job"] if tune == "fast" else [])
+    assert evidence(compiled).startup_ns < 10**9
+    assert f"tuned: {tune}" in compiled.decision.reason
 
 
 # -- the trial ------------------------------------------------------------------------------------

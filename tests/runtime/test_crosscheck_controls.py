@@ -15,8 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import daily
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
@@ -186,9 +188,13 @@ def planted(y: Array, most: Array) -> tuple[Array, tuple[int, ...]] | None:
     return made, at
 
 
-def test_a_planted_error_of_every_operator_and_type_is_seen() -> None:
+PARTS = 3
+
+
+@pytest.mark.parametrize("part", daily.some(range(PARTS), PARTS))
+def test_a_planted_error_of_every_operator_and_type_is_seen(part: int) -> None:
     cpu, tried = CpuExecutor(), dict[str, list[str]]()
-    for op in OPERATORS:
+    for op in list(OPERATORS)[part::PARTS]:
         tried[op] = []
         for dtype, graph, feeds, right in variants(op) if op not in FOLDED else ():
             check = CrossCheck(graph, 1.0, cpu)
@@ -204,6 +210,6 @@ def test_a_planted_error_of_every_operator_and_type_is_seen() -> None:
                 said = check.compare(feeds, {**right, name: wrong[0]}, lambda _, y=right: y)
                 assert said is not None, (op, dtype, name, wrong[1], check.note)
                 tried[op].append(dtype)
-    assert {op for op, dtypes in tried.items() if not dtypes} == FOLDED.keys()
+    assert {op for op, dtypes in tried.items() if not dtypes} == FOLDED.keys() & tried.keys()
     for op, dtypes in tried.items():  # ONNX Runtime computes few of the integer types of some
         assert op in FOLDED or {"float32", *OPERATORS[op].dtypes} & set(dtypes), op

@@ -59,8 +59,10 @@ def main() -> None:
     x = np.ones((1, 16), np.float32)
     image, weights = np.ones((1, 3, 8, 8), np.float32), np.ones((4, 3, 3, 3), np.float32)
     with gpuedge.Session(model(), device=device) as session:
+        bound = session.bind({"x": gpuedge.array(x, device=device)})
         ways = {
             "session": passed(lambda: session.run({"x": x})),
+            "bound": passed(bound.run),
             "conv2d": passed(lambda: gpuedge.conv2d(image, weights, device=device)),
         }
     print(json.dumps(ways))

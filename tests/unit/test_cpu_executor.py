@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import pytest
 from graph_cases import Case, fits, windows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from single_node import single
 
+import gpuedge
 from gpuedge.core.errors import ClosedError, InputError, ModelError, UnsupportedOpError
 from gpuedge.executors import cpu
 from gpuedge.executors.base import PlacementRow
@@ -57,6 +61,69 @@ def test_results_are_right_and_fresh_and_inputs_untouched(engine: Engine) -> Non
     np.testing.assert_array_equal(graph.constants["w"], np.arange(6).reshape(3, 2))
     np.testing.assert_array_equal(compiled.run({"x": x})["y"], Y)
     assert list(first) == ["y", "x", "w"]
+
+
+def doubled(rows: int | None = 2) -> bytes:
+    """Return a model of y = max(x, 0) and z = x + x."""
+    kinds = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [rows, 3]) for n in "xyz"]
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Add", ["x", "x"], ["z"])]
+    graph = helper.make_graph(nodes, "doubled", kinds[:1], kinds[1:])
+    opset = [helper.make_opsetid("", 17)]
+    return bytes(helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString())
+
+
+def test_bound_memory_is_read_and_written_in_place_in_every_run() -> None:
+    x, y, z = X.copy(), np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32)
+    with gpuedge.Session(doubled(), device="cpu") as session:
+        bound, other = session.bind({"x": x}, {"y": y, "z": z}), session.bind({"x": X}, {"y": y})
+        for turn in range(5):  # from the second on in ONNX Runtime's own way
+            x[...] = X + turn
+            y[...] = z[...] = 99
+            found = bound.run()
+            assert found["y"] is y and found["z"] is z
+            np.testing.assert_array_equal(y, np.maximum(X + turn, 0))
+            np.testing.assert_array_equal(z, 2 * (X + turn))
+        newer = X - 1
+        for _ in range(3):
+            z[...] = 99
+            bound.run({"x": newer})
+            np.testing.assert_array_equal(z, 2 * newer)
+            other.run()
+            np.testing.assert_array_equal(y, np.maximum(X, 0))
+        swapped = session.bind({"x": newer}, {"z": y, "y": z})
+        for _ in range(3):
+            bound.run()
+            np.testing.assert_array_equal(z, 2 * newer)
+        swapped.run()
+        np.testing.assert_array_equal(y, 2 * newer)
+
+
+def test_memory_that_a_binding_was_made_for_is_not_kept() -> None:
+    into = [np.zeros((2, 3), np.float32) for _ in "yz"]
+    with gpuedge.Session(doubled(), device="cpu") as session:
+        bound = session.bind({"x": X}, dict(zip("yz", into, strict=True)))
+        for _ in range(3):
+            bound.run()
+        gone = [weakref.ref(memory) for memory in into]
+        del into, bound
+        gc.collect()
+        assert [memory() for memory in gone] == [None, None]
+        again = session.bind({"x": X}, {n: np.zeros((2, 3), np.float32) for n in "yz"})
+        for _ in range(3):
+            np.testing.assert_array_equal(again.run()["z"], 2 * X)
+
+
+@pytest.mark.parametrize("rows", [2, None])
+def test_bound_memory_of_any_strides_and_open_shapes(rows: int | None) -> None:
+    whole = np.zeros((2, 6), np.float32)
+    into = {"y": whole[:, ::2], "z": np.zeros((2, 3), np.float32)}
+    with gpuedge.Session(doubled(rows), device="cpu") as session:
+        bound = session.bind({"x": X}, into)
+        for _ in range(3):
+            whole[...] = 99
+            bound.run()
+            np.testing.assert_array_equal(whole[:, ::2], np.maximum(X, 0))
+            np.testing.assert_array_equal(whole[:, 1::2], 99)
 
 
 @pytest.mark.parametrize(("engine", "kernel"), [("onnxruntime", ORT), ("numpy", "numpy")])

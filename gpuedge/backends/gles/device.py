@@ -38,7 +38,9 @@ def _assembled(info: DeviceInfo, opened: physical.Opened) -> OpenDevice:
     memory: Textures | Buffers
     if context.want.level == "gles31":
         caps = physical.compute_caps(opened)
-        memory = Buffers(gl)
+        known = {"GL_EXT_buffer_storage", "GL_ARB_buffer_storage"}
+        is_listed = not known.isdisjoint(gl.extensions(context.want.version[0]))
+        memory = Buffers(gl, is_shared=is_listed and gl.has("BufferStorage"))
         programs = Programs(gl, caps.level, None)
     else:
         side = info.limits.get("max_texture_size", physical.NO_LIMIT)

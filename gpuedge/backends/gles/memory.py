@@ -83,8 +83,11 @@ def physical(kind: str) -> str:
 
 def address(data: Any) -> int:
     """Return where contiguous host memory lies; the caller keeps it alive."""
-    place: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
-    return place
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(data))  # four times as fast
+    except TypeError:  # it is read-only
+        place: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+        return place
 
 
 def target_of(layers: int) -> int:
@@ -352,17 +355,19 @@ class Textures:
 
 @dataclass(slots=True, eq=False)
 class GlesBuffer:
-    """A shader storage buffer."""
+    """A shader storage buffer; `place` is where the host sees it, 0 where it does not."""
 
     nbytes: int
     name: int
+    place: int = 0
 
 
 class Buffers:
-    """The storage buffers of one device."""
+    """The storage buffers of one device; `is_shared` says whether the host can see them."""
 
-    def __init__(self, gl: Gl) -> None:
+    def __init__(self, gl: Gl, *, is_shared: bool = False) -> None:
         self._gl = gl
+        self._is_shared = is_shared
 
     def alloc(self, nbytes: int, usage: Usage, _: Storage) -> GlesBuffer:
         """Make a buffer. Raises OutOfMemoryError."""
@@ -380,6 +385,18 @@ class Buffers:
         """Delete a buffer."""
         self._gl.delete("Buffers", buffer.name)
 
+    def address(self, buffer: GlesBuffer) -> int | None:
+        """Return where the host sees a new buffer from now on; None if it cannot."""
+        gl, size = self._gl, max(16, buffer.nbytes)
+        if not self._is_shared:
+            return None
+        gl.BindBuffer(c.COPY_WRITE_BUFFER, buffer.name)
+        kept = c.MAP_SHARED | c.DYNAMIC_STORAGE  # the latter for `write`, once it is not shared
+        gl.BufferStorage(c.COPY_WRITE_BUFFER, size, None, kept)
+        buffer.place = gl.MapBufferRange(c.COPY_WRITE_BUFFER, 0, size, c.MAP_SHARED) or 0
+        gl.error()  # a driver that refuses leaves a buffer of the usual kind
+        return buffer.place or None
+
     def write(self, buffer: GlesBuffer, data: memoryview, offset: int) -> None:
         """Copy host bytes into a buffer."""
         gl = self._gl
@@ -393,6 +410,9 @@ class Buffers:
             return
         gl = self._gl
         gl.BindBuffer(c.COPY_READ_BUFFER, buffer.name)
+        if buffer.place:  # it was an application's, who dropped it: a result is here now
+            gl.UnmapBuffer(c.COPY_READ_BUFFER)
+            buffer.place = 0
         try:
             place = gl.MapBufferRange(c.COPY_READ_BUFFER, offset, target.size, c.MAP_READ)
             if not place:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,8 +73,9 @@ class GLContext:
         self.tells_resets = False
         self._egl: Any = display.library
         self._lock = rlock()
-        self._depth = 0
-        self._before: tuple[Any, ...] = ()
+        self._thread = self._depth = 0  # the one that has it, and how often it took it
+        self._before_api = 0
+        self._before: tuple[Any, ...] | None = None
         self._owner = os.getpid()
         self._surface: int | None = None
         before = self._egl.QueryAPI()
@@ -81,6 +83,9 @@ class GLContext:
             self._handle: int | None = self._create(share)
         finally:
             self._egl.BindAPI(before)
+        make, surface = self._egl.MakeCurrent, self._surface
+        self._make_current = self._egl.ready(make, display.handle, surface, surface, self._handle)
+        self._make_none = self._egl.ready(make, display.handle, None, None, None)
 
     def _create(self, share: int | None) -> int:
         egl, display = self._egl, self.display
@@ -158,6 +163,9 @@ class GLContext:
 
     def __enter__(self) -> None:
         """Take the context for this thread. Raises ClosedError, DeviceLostError, DriverError."""
+        if self._thread == get_ident():
+            self._depth += 1
+            return
         if self.is_inherited:
             raise ClosedError(
                 "This OpenGL ES device was opened before this process was forked off.",
@@ -169,35 +177,33 @@ class GLContext:
                 raise ClosedError("This OpenGL ES device was closed.")
             if self.lost is not None:
                 raise DeviceLostError(self.lost.what, known=self.lost.known, hint=self.lost.hint)
-            if self._depth == 0:
-                self._take()
-            self._depth += 1
+            self._take()
+            self._thread, self._depth = get_ident(), 1
         except BaseException:
             self._lock.release()
             raise
 
     def __exit__(self, *_: object) -> None:
         """Put back what the application had current."""
+        self._depth -= 1
+        if self._depth:
+            return
+        self._thread = 0
         try:
-            self._depth -= 1
-            if self._depth == 0:
-                self._restore()
+            self._restore()
         finally:
             self._lock.release()
 
     def _take(self) -> None:
         egl = self._egl
-        api = egl.QueryAPI()
-        self._before = (
-            api,
-            egl.GetCurrentDisplay(),
-            egl.GetCurrentSurface(c.EGL_DRAW),
-            egl.GetCurrentSurface(c.EGL_READ),
-            egl.GetCurrentContext(),
-        )
+        self._before_api = api = egl.QueryAPI()
+        self._before = None
+        if context := egl.GetCurrentContext():
+            draw, read = egl.GetCurrentSurface(c.EGL_DRAW), egl.GetCurrentSurface(c.EGL_READ)
+            self._before = egl.GetCurrentDisplay(), draw, read, context
         if api != self.api:
             egl.BindAPI(self.api)
-        if not egl.MakeCurrent(self.display.handle, self._surface, self._surface, self._handle):
+        if not self._make_current():
             code = egl.GetError()
             egl.BindAPI(api)  # what was current still is
             raise self._not_current(code)
@@ -216,13 +222,12 @@ class GLContext:
         return error
 
     def _restore(self) -> None:
-        api, display, draw, read, context = self._before
-        if context and display:
-            self._egl.MakeCurrent(display, draw, read, context)
+        if self._before is not None:
+            self._egl.MakeCurrent(*self._before)
         else:
-            self._egl.MakeCurrent(self.display.handle, None, None, None)
-        if api != self.api:
-            self._egl.BindAPI(api)
+            self._make_none()
+        if self._before_api != self.api:
+            self._egl.BindAPI(self._before_api)
 
     def close(self) -> None:
         """Destroy the context with all its objects; may be called twice, not while current."""
@@ -262,7 +267,7 @@ class Fences:
     def is_done(self, fence: Any, seconds: float) -> bool:
         """Wait for a fence; return False if the time is up. Raises DriverError."""
         answer = self.wait(fence, int(seconds * 1e9))
-        if answer not in (*self.done, self.late):
+        if answer not in self.done and answer != self.late:
             known = f"the wait for a fence answers {answer:#06x}"
             raise DriverError("The driver does not wait.", known=known)
         return answer != self.late
@@ -272,8 +277,8 @@ def fences(gl: Gl, level: str, display: Display) -> Fences | None:
     """Return the best kind of fence that a context has; None: work must be finished at once."""
     if level != "gles20" and gl.has("FenceSync", "ClientWaitSync", "DeleteSync"):
         return Fences(
-            partial(gl.FenceSync, c.SYNC_GPU_COMMANDS_COMPLETE, 0),
-            lambda fence, limit: int(gl.ClientWaitSync(fence, c.SYNC_FLUSH_COMMANDS, limit)),
+            gl.ready(gl.FenceSync, c.SYNC_GPU_COMMANDS_COMPLETE, 0),
+            lambda fence, limit: gl.ClientWaitSync(fence, c.SYNC_FLUSH_COMMANDS, limit),
             gl.DeleteSync,
             (c.ALREADY_SIGNALED, c.CONDITION_SATISFIED),
             c.TIMEOUT_EXPIRED,
@@ -283,8 +288,8 @@ def fences(gl: Gl, level: str, display: Display) -> Fences | None:
     has_all = egl.has("CreateSyncKHR", "ClientWaitSyncKHR", "DestroySyncKHR")
     if "EGL_KHR_fence_sync" in display.extensions and has_all:
         return Fences(
-            partial(egl.CreateSyncKHR, handle, c.EGL_SYNC_FENCE, None),
-            lambda fence, limit: int(egl.ClientWaitSyncKHR(handle, fence, c.EGL_SYNC_FLUSH, limit)),
+            egl.ready(egl.CreateSyncKHR, handle, c.EGL_SYNC_FENCE, None),
+            lambda fence, limit: egl.ClientWaitSyncKHR(handle, fence, c.EGL_SYNC_FLUSH, limit),
             partial(egl.DestroySyncKHR, handle),
             (c.EGL_CONDITION_SATISFIED,),
             c.EGL_TIMEOUT_EXPIRED,
@@ -307,17 +312,16 @@ def _reset_status(opened: Opened) -> Callable[[], int] | None:
 
 def replay(recording: GlesRecording) -> None:
     """Make all calls of recorded work in order; the context is current."""
-    for launch in recording.launches:
-        for call, args in launch.binds:
-            call(*args)
-        program = launch.program
-        if program.applied is not launch.values:
-            for call, args in launch.sets:
-                call(*args)
-            program.applied = launch.values
-        launch.call(*launch.args)
-    for call, args in recording.after:
-        call(*args)
+    for binds, program, values, sets, launch in recording.launches:
+        for call in binds:
+            call()
+        if program.applied is not values:
+            for call in sets:
+                call()
+            program.applied = values
+        launch()
+    for call in recording.after:
+        call()
 
 
 class Queue:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from gpuedge.backends.base import Binding, Dispatch
 from gpuedge.backends.gles import constants as c
@@ -17,20 +17,21 @@ from gpuedge.backends.gles.memory import Buffers, GlesBuffer, GlesTexture, Textu
 from gpuedge.backends.gles.program import GlesProgram, Step, pushed, uniforms
 from gpuedge.core.texels import fixed16_step
 
+ReadyCall = Callable[[], Any]
+"""A call with its arguments (`Gl.ready`)."""
 
-@dataclass(slots=True)
-class Launch:
+
+class Launch(NamedTuple):
     """One kernel launch: calls that bind, calls that set uniforms unless they are set, the launch.
 
     `values` is what the uniforms are set to; passes that set a program alike share one object.
     """
 
-    binds: list[Step]
+    binds: list[ReadyCall]
     program: GlesProgram
     values: object
-    sets: list[Step]
-    call: Any
-    args: tuple[Any, ...]
+    sets: list[ReadyCall]
+    call: ReadyCall
 
 
 @dataclass(slots=True, eq=False)
@@ -38,14 +39,15 @@ class GlesRecording:
     """Recorded work; `textures` over ranges of buffers are its own, by format and range."""
 
     launches: list[Launch] = field(default_factory=list)
-    after: list[Step] = field(default_factory=list)
+    after: list[ReadyCall] = field(default_factory=list)
     textures: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
 
 
 class _State:
     """What is bound, as far as a recording has come; calls that change nothing are left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, gl: Gl) -> None:
+        self._gl = gl
         self._values: dict[Any, tuple[Any, ...]] = {}
         self.steps: list[Step] = []
 
@@ -55,17 +57,17 @@ class _State:
             self._values[key] = steps
             self.steps += steps
 
-    def take(self) -> list[Step]:
-        """Return the calls since the last time."""
+    def take(self) -> list[ReadyCall]:
+        """Return the calls since the last time, ready to be made."""
         taken, self.steps = self.steps, []
-        return taken
+        return [self._gl.ready(call, *args) for call, args in taken]
 
 
 def record_draws(
     gl: Gl, textures: Textures, dispatches: Sequence[Dispatch], recording: GlesRecording
 ) -> None:
     """Record kernels that draw: one triangle over the texels of the output."""
-    state = _State()
+    state = _State(gl)
     for dispatch in dispatches:
         program = cast(GlesProgram, dispatch.program)
         state.call("program", (gl.UseProgram, (program.name,)))
@@ -97,18 +99,19 @@ def _about(texture: GlesTexture) -> tuple[float, ...]:
 def _launch(
     gl: Gl,
     program: GlesProgram,
-    binds: list[Step],
+    binds: list[ReadyCall],
     values: Sequence[tuple[str, tuple[Any, ...]]],
     launch: Step,
 ) -> Launch:
     key = tuple(values)
     known = program.known.setdefault(key, key)
-    return Launch(binds, program, known, uniforms(gl, program, key), *launch)
+    sets = [gl.ready(call, *args) for call, args in uniforms(gl, program, key)]
+    return Launch(binds, program, known, sets, gl.ready(launch[0], *launch[1]))
 
 
 def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch], recording: GlesRecording) -> None:
     """Record compute kernels on storage buffers, some of which they read as texel buffers."""
-    state, barriers = _State(), c.SHADER_STORAGE_BARRIER
+    state, barriers = _State(gl), c.SHADER_STORAGE_BARRIER
     if any(cast(GlesProgram, each.program).units for each in dispatches):
         # at each barrier: a later dispatch that depends on none before it may fetch, too
         barriers |= c.TEXTURE_FETCH_BARRIER
@@ -128,7 +131,7 @@ def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch], recording: GlesRec
         values = [pushed(arg, dispatch.push) for arg in program.blob.push]
         launch = (gl.DispatchCompute, dispatch.groups)
         recording.launches.append(_launch(gl, program, state.take(), values, launch))
-    recording.after.append((gl.MemoryBarrier, (c.BUFFER_UPDATE_BARRIER,)))
+    recording.after.append(gl.ready(gl.MemoryBarrier, c.BUFFER_UPDATE_BARRIER))
 
 
 def _texture_over(gl: Gl, recording: GlesRecording, binding: Binding, form: int) -> int:

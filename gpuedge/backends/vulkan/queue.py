@@ -77,7 +77,8 @@ class Queue:
             self._free.append(fence)
             self.check(result, "vkQueueSubmit")
         self._flying.append(ticket)  # of a submission that lost the device, a part may run
-        self.check(result, "vkQueueSubmit")
+        if result:
+            self.check(result, "vkQueueSubmit")
         return ticket
 
     def _fence(self) -> Any:
@@ -95,7 +96,8 @@ class Queue:
             self.check(result, "vkWaitForFences")
         ticket.fence = None
         self._flying.remove(ticket)
-        self.check(self._reset(self.device, 1, fence), "vkResetFences")
+        if result := self._reset(self.device, 1, fence):
+            self.check(result, "vkResetFences")
         self._free.append(fence)
         if self.on_work is not None:
             self.on_work()
