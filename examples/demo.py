@@ -8,7 +8,6 @@ digits no training ever saw. The numbers must agree.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import statistics
 import sys
@@ -29,9 +28,6 @@ import gpuedge
 
 Array = npt.NDArray[Any]
 ROOT = Path(__file__).resolve().parent
-SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
-"""Where Debian's chromium keeps the manifest of its Vulkan driver; no loader looks there."""
-
 WARM_RUNS = 5
 WARM_S = 1.0
 """Warm runs end after this long."""
@@ -49,19 +45,6 @@ class Result:
     value: Array
     first_s: float
     warm_s: float | None
-
-
-def add_swiftshader() -> str:
-    """Let the loader see SwiftShader, unless the caller chose the drivers; say what was done."""
-    chosen = any(os.environ.get(name) for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"))
-    more = [p for p in os.environ.get("VK_ADD_DRIVER_FILES", "").split(":") if p]
-    if chosen or not SWIFTSHADER.exists() or str(SWIFTSHADER) in more:
-        return ""
-    value = os.environ["VK_ADD_DRIVER_FILES"] = ":".join([*more, str(SWIFTSHADER)])
-    return (
-        f"This demo adds a software rasteriser that no loader finds by itself, {SWIFTSHADER}.\n"
-        f"To see it in other programs: export VK_ADD_DRIVER_FILES={value}\n"
-    )
 
 
 def timed(job: Callable[[], Array]) -> tuple[Array, float, float | None]:
@@ -100,7 +83,7 @@ def classify(images: Array, device: str) -> Result:
     return Result(device, ran_on, why, value, opened + first, warm)
 
 
-def show_probe(console: Console, added: str) -> dict[str, str]:
+def show_probe(console: Console) -> dict[str, str]:
     """Print what was probed; return the device string of each usable row, with its name.
 
     A first probe has seconds for everything; what it did not get to, the second one does.
@@ -108,8 +91,6 @@ def show_probe(console: Console, added: str) -> dict[str, str]:
     gpuedge.probe(deadline_s=10.0)
     report = gpuedge.probe(deadline_s=10.0)
     console.rule("[bold]1. The devices of this machine")
-    if added:
-        console.print(added, markup=False, highlight=False, soft_wrap=True)
     console.print(str(report), markup=False, highlight=False, soft_wrap=True)
     if not report.devices:
         console.print("No GPU can be used here, for the reasons above: all work is the CPU's.")
@@ -184,9 +165,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Do the same work on every device, and compare.")
     parser.add_argument("--output", type=Path, default=ROOT.parent / "out", help="for pictures")
     folder = parser.parse_args().output
-    added = add_swiftshader()
     console = Console(width=shutil.get_terminal_size((120, 24)).columns)
-    devices = {"cpu": "cpu", **show_probe(console, added)}
+    devices = {"cpu": "cpu", **show_probe(console)}
     try:
         wrong = photo_job(console, devices, folder) + digits_job(console, devices)
     except gpuedge.GpuEdgeError as error:

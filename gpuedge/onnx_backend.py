@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-import onnx
-from onnx.backend.base import Backend, BackendRep
 
 from gpuedge.core.errors import (
     InexactError,
@@ -25,6 +23,11 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.executors.base import PlacementRow
+from gpuedge.safety.packages import needed
+
+with needed("onnx", "gpuedge.onnx_backend"):
+    import onnx
+    from onnx.backend.base import Backend, BackendRep
 
 __all__ = ["GpuEdgeBackend", "GpuEdgeRep", "is_compatible", "prepare", "run_model", "run_node",
            "supports_device"]  # fmt: skip

@@ -78,7 +78,7 @@ def run(name: str, command: Sequence[str]) -> dict[str, Any]:
     said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return {
         "commit": commit(),
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "seconds": round(time.monotonic() - start),
         "result": PASSED if done.returncode == 0 else f"failed ({done.returncode})",
         "said": said[-1][:120] if said else "",

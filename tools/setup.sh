@@ -91,11 +91,12 @@ install_drivers() {
     command -v npm >/dev/null 2>&1 || packages="$packages npm"
     # The fault kit (tests/faults) is C.
     command -v cc >/dev/null 2>&1 || packages="$packages gcc libc6-dev"
-  fi
-  if [ "$os_id" = ubuntu ]; then
-    say "Ubuntu's chromium is a snap, which has no driver to share: SwiftShader will be missing"
-  else
-    packages="$packages chromium"
+    # Its Vulkan driver, SwiftShader.
+    if [ "$os_id" = ubuntu ]; then
+      say "Ubuntu's chromium is a snap, which has no driver to share: SwiftShader will be missing"
+    else
+      packages="$packages chromium"
+    fi
   fi
   # shellcheck disable=SC2086
   want_packages $packages || say "going on with the drivers that are there"
@@ -103,8 +104,8 @@ install_drivers() {
 
 # --- Python -----------------------------------------------------------------------------------
 check_python() {
-  if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-    say "'$python' is missing or older than Python 3.10; name another:  PYTHON=python3.12 make"
+  if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    say "'$python' is missing or older than Python 3.11; name another:  PYTHON=python3.12 make"
     exit 1
   fi
 }
@@ -137,9 +138,9 @@ install_package() {
   if [ "$purpose" != demo ]; then
     # Dependency groups came with pip 25.1.
     $pip install --help | grep -q -- --group || $pip install -q --upgrade "pip>=25.1"
-    $pip install -q --editable . --group dev
+    $pip install -q --editable ".[all]" --group dev
   else
-    $pip install -q --editable ".[examples]"
+    $pip install -q --editable ".[all,examples]"
   fi
 }
 

@@ -15,6 +15,7 @@ from gpuedge.capdb.files import bad, contents, document
 from gpuedge.capdb.identity import families, names
 from gpuedge.core.errors import UpdateError
 from gpuedge.safety import paths
+from gpuedge.safety.packages import needed
 
 
 def check_folder(path: Path, *, is_sealed: bool = True) -> Database:
@@ -61,11 +62,7 @@ def first_error(name: str, body: dict[str, Any]) -> str:
 
 def import_extra(name: str) -> Any:
     """Return a module that the extra ``updates`` brings. Raises UpdateError without it."""
-    try:
+    with needed(
+        name.partition(".")[0], "checking or updating the capability database", UpdateError
+    ):
         return import_module(name)
-    except ImportError as error:
-        raise UpdateError(
-            "Checking and updating the capability database needs packages that are not installed.",
-            known=f"{name.partition('.')[0]}: {error}",
-            hint="pip install 'gpuedge[updates]'",
-        ) from None

@@ -101,6 +101,8 @@ def chosen(options: argparse.Namespace) -> list[Case]:
 
 
 def _run(options: argparse.Namespace, cases: list[Case], output: Output) -> int:
+    from gpuedge.graph import onnx_package  # noqa: F401  cases are judged by it, in other processes
+
     for name in ("junit", "jsonl"):
         check_writable(getattr(options, name), f"--{name}")
     for name in ("jsonl", "resume"):

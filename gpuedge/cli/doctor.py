@@ -31,12 +31,16 @@ from gpuedge.probing import api, pins, show
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.strings import AUTO, CPU, find, parse
 from gpuedge.safety import paths
+from gpuedge.safety.packages import command
 
 SCHEMA = "gpuedge.doctor/1"
 PASS, INFO, WARN, FAIL = "PASS", "INFO", "WARN", "FAIL"
 
-GPU_PACKAGES = ("vulkan", "wgpu")
+GPU_PACKAGES = ("vulkan",)
 """Packages without which only the devices of one API are out of reach."""
+
+MODELS = ("onnx", "onnxruntime")
+"""Packages of the extra that most applications need."""
 
 CONFIG_FILE = "GPUEDGE_CONFIG"
 
@@ -74,7 +78,7 @@ NAMING = {
 PACKAGES = {
     "vulkan": "on Debian: apt-get install libvulkan1 mesa-vulkan-drivers",
     "gles": "on Debian: apt-get install libegl1 libgles2 libegl-mesa0 libgl1-mesa-dri",
-    "wgpu": "pip install wgpu",
+    "wgpu": command("wgpu"),
 }
 """What installs an API's loader and a driver."""
 
@@ -129,9 +133,10 @@ def environment_checks(here: Machine) -> Iterator[Check]:
     for name, is_required in here.requirements.items():
         if installed := here.packages[name]:
             yield Check(f"package {name}", PASS, installed)
-        elif is_required:
-            result = WARN if name in GPU_PACKAGES else FAIL
-            yield Check(f"package {name}", result, "not installed", f"pip install {name}")
+        elif is_required or name in MODELS:
+            result = FAIL if is_required else INFO
+            result = WARN if name in GPU_PACKAGES else result
+            yield Check(f"package {name}", result, "not installed", command(name))
     yield from _settings()
     fix = f"known: {', '.join(s.variable for s in config.SETTINGS.values())}"
     for name in config.unknown_variables():

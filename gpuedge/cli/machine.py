@@ -44,11 +44,11 @@ class Machine:
             lines = [line.partition(";") for line in requires("gpuedge") or []]
         except PackageNotFoundError:
             return {}
-        return {
-            re.split(r"[\s<>=!~\[]", name, maxsplit=1)[0]: "extra" not in marker
-            for name, _, marker in lines
-            if "python_version" not in marker  # of another Python
-        }
+        found: dict[str, bool] = {}
+        for line, _, marker in lines:
+            name = re.split(r"[\s<>=!~\[]", line, maxsplit=1)[0]
+            found[name] = found.get(name, False) or not re.search("extra|sys_platform", marker)
+        return found
 
     @cached_property
     def packages(self) -> dict[str, str | None]:

@@ -26,6 +26,7 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.safety.interrupts import held
+from gpuedge.safety.packages import is_interrupt
 
 USAGE, NO_DEVICE, DEVICE_FAILED = 2, 3, 4
 INTERRUPTED, BROKEN_PIPE = 130, 141
@@ -143,19 +144,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.error(error)
         return exit_code(error)
     except (KeyboardInterrupt, ImportError) as error:
-        if not _is_interrupt(error):
+        if not is_interrupt(error):
             raise
         return INTERRUPTED
     except OSError as error:
         return _unwritable(error, output)
     return code
-
-
-def _is_interrupt(error: BaseException | None) -> bool:
-    """Tell whether an error is Ctrl-C, or the ImportError that a package has made of it."""
-    while isinstance(error, ImportError):
-        error = error.__cause__ or error.__context__
-    return isinstance(error, KeyboardInterrupt)
 
 
 def _unwritable(error: OSError, output: Output) -> int:

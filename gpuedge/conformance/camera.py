@@ -79,7 +79,8 @@ def _kept(boxes: Array, scores: Array, most: int, allowed: float) -> list[int]:
 def _boxes(count: int, most: int) -> Case:
     def draw(rng: Rng, data: str, dtype: str) -> list[Array]:
         corner, size = rng.integers(0, 40, (count, 2)), rng.integers(1, 16, (count, 2))
-        return [np.float32(np.concatenate([corner, corner + size], 1)), fill(rng, (count,), data)]
+        boxes = np.concatenate([corner, corner + size], 1).astype(np.float32)
+        return [boxes, fill(rng, (count,), data)]
 
     def wanted(boxes: Num, scores: Num) -> Num:
         return Num.of(np.array(_kept(boxes.v, scores.v, most, 0.25), np.int64))

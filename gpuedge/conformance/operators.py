@@ -21,7 +21,7 @@ from gpuedge.plan.conv import facts as convolution_facts
 from gpuedge.plan.matmul import facts as product_facts
 
 INTEGERS, NORMAL, BOTH = ("integers",), ("normal",), ("integers", "normal")
-TWO, HALF, POINT = np.float32(2), np.float32(0.5), np.uint8(3)
+TWO, HALF, POINT = np.float32(2), np.float32(0.5), np.array(3, np.uint8)
 MATRIX, IMAGE = (5, 7), (2, 4, 6, 8)
 
 

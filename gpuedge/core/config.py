@@ -173,12 +173,8 @@ def _unreadable(path: str, error: Exception | str) -> ConfigError:
 @lru_cache(maxsize=1)
 def _parsed(path: str, changed: int) -> Mapping[str, Any]:
     """Read a config file; `changed` makes an edited one be read again."""
-    import sys
+    import tomllib
 
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
         with open(path, "rb") as file:
             table: dict[str, Any] = tomllib.load(file)

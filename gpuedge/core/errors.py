@@ -4,6 +4,7 @@ GpuEdgeError                      GE-100
 +-- ConfigError                   GE-101  a setting, environment variable or folder is unusable
 |   +-- UnknownDeviceError        GE-102  a device string names nothing we know
 |   +-- NoUsableDeviceError       GE-103  a named device does not work on this machine
+|   +-- MissingPackageError       GE-104  an optional package is missing (also ImportError)
 +-- UsageError (ValueError)       GE-200
 |   +-- ShapeError                GE-201  shapes do not fit the operation
 |   +-- DTypeError                GE-202  the dtype is not supported
@@ -38,9 +39,9 @@ __all__ = [
     "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
     "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError", "DeviceTimeoutError",
     "DriverError", "GpuEdgeError", "InexactError", "InputError", "KernelError", "KernelLimitError",
-    "KernelSyntaxError", "MixedDevicesError", "ModelError", "NoUsableDeviceError", "NotFiniteError",
-    "OutOfMemoryError", "RequestTimeoutError", "ShapeError",
-    "UnknownDeviceError", "UnsupportedOpError", "UpdateError", "UsageError",
+    "KernelSyntaxError", "MissingPackageError", "MixedDevicesError", "ModelError",
+    "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError", "RequestTimeoutError",
+    "ShapeError", "UnknownDeviceError", "UnsupportedOpError", "UpdateError", "UsageError",
 ]  # fmt: skip
 
 FORK_HINT = (
@@ -119,6 +120,12 @@ class NoUsableDeviceError(ConfigError):
     """The device that was asked for by name does not work on this machine."""
 
     code = "GE-103"
+
+
+class MissingPackageError(ConfigError, ImportError):
+    """A Python package that gpuedge can do without is missing, and was needed."""
+
+    code = "GE-104"
 
 
 class UsageError(GpuEdgeError, ValueError):

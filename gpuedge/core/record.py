@@ -16,9 +16,9 @@ import sys
 TYPE_CHECKING = False  # type checkers take this name as true; importing typing costs 5 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeVar
+    from typing import Any, Self, TypeVar
 
-    from typing_extensions import Self, dataclass_transform
+    from typing_extensions import dataclass_transform
 
     T = TypeVar("T")
     Reader = Callable[[Any], Any]

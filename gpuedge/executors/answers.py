@@ -115,7 +115,7 @@ class _Builder:
         self.feeds: dict[str, Array] = {}
         self.wanted: dict[str, Array] = {}
         self.constants: dict[str, Array] = {
-            "one": np.float32(1), "zx": np.array(0, product.first),
+            "one": np.array(1, np.float32), "zx": np.array(0, product.first),
             "zw": np.array(0, product.second),
         }  # fmt: skip
         self.held = self.constants if product.is_constant else self.feeds

@@ -40,7 +40,8 @@ from gpuedge.graph.reader import is_keeping
 from gpuedge.graph.shaped import Serialised, ShapedModel
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.tensor import Convolution, Pooling, Tensor
-from gpuedge.safety.interrupts import held, is_of_handler
+from gpuedge.safety.interrupts import is_of_handler
+from gpuedge.safety.packages import command, needed
 
 Engine = Literal["onnxruntime", "numpy"]
 Names = Sequence[str]
@@ -387,7 +388,7 @@ def the_runtime() -> Any:
     off hangs at its end.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    with held:  # cut short, it could not be imported again
+    with needed("onnxruntime", "ONNX Runtime on the CPU"):
         import onnxruntime
 
     return onnxruntime
@@ -548,7 +549,7 @@ class CpuExecutor:
         if refused is not None and (whys or not self._may_change):
             raise refused
         if whys:
-            hint = "pip install onnxruntime"
+            hint = command("onnxruntime")
             raise refusal(segment, whys, "cannot be computed by numpy", hint=hint)
         return _NumpyExecutable(segment, "numpy")
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuedge.core.errors import InputError, ModelError, UsageError
+from gpuedge.core.errors import InputError, ModelError
 from gpuedge.core.text import shown
 from gpuedge.executors.cpu import the_runtime
 from gpuedge.graph.batchnorm import fold
 from gpuedge.graph.integers import is_quantised
 from gpuedge.graph.parse import load, raised
 from gpuedge.graph.reader import OnnxModel, takes
-from gpuedge.safety.interrupts import held
+from gpuedge.safety.packages import needed
 
 if TYPE_CHECKING:
     import os
@@ -66,8 +66,8 @@ def quantize(
         There are no calibration data, or they do not fit the model.
     ModelError (GE-500)
         The model cannot be read, raised to operator set 13, or quantised.
-    UsageError (GE-200)
-        This ONNX Runtime comes without its quantiser, or lacks what that needs.
+    MissingPackageError (GE-104)
+        There is no ONNX Runtime here, or one without its quantiser or what that needs.
 
     Examples
     --------
@@ -130,15 +130,9 @@ def _quiet() -> Iterator[None]:
 
 
 def _tools() -> Any:
-    try:
-        the_runtime()
-        with held:
-            return import_module("onnxruntime.quantization")
-    except ImportError as error:
-        raise UsageError(
-            f"ONNX Runtime's quantiser cannot be loaded: {error}.",
-            hint="pip install --upgrade onnxruntime onnx",
-        ) from error
+    the_runtime()
+    with needed("onnxruntime", "quantize"):  # and onnx, which it imports
+        return import_module("onnxruntime.quantization")
 
 
 class _Samples:

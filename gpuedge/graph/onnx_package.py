@@ -1,12 +1,11 @@
-"""The ONNX package, imported with handlers held by the first function that needs it.
+"""The ONNX package, imported by the first function that needs it.
 
-An import that an exception of a handler cuts short leaves modules without their submodules, for as
-long as the process lives.
+Raises MissingPackageError where the extra ``models`` is not installed.
 """
 
-from gpuedge.safety.interrupts import held
+from gpuedge.safety.packages import needed
 
-with held:
+with needed("onnx", "a model"):
     import onnx
     from onnx import TensorProto, helper, inliner, numpy_helper, version_converter
 

@@ -10,7 +10,8 @@ import numpy as np
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph.ir import OPSET, Array, Graph, Node, type_of
 from gpuedge.graph.writer import to_onnx
-from gpuedge.safety.interrupts import held, is_of_handler
+from gpuedge.safety.interrupts import is_of_handler
+from gpuedge.safety.packages import needed
 
 MOST_SAID = 200
 """Characters of its own words that a message has."""
@@ -25,8 +26,9 @@ def run_node(
     ------
     UnsupportedOpError (GE-501)
         The reference lacks the operator in this version, or these dtypes of it.
+    MissingPackageError (GE-104)
     """
-    with held:
+    with needed("onnx", node.op):
         from onnx.reference import ReferenceEvaluator
 
     feeds = {name: constants[name] for name in node.inputs if name}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpuedge.core.errors import CompilerUnavailableError, KernelSyntaxError
 from gpuedge.safety.deadline import call_within
+from gpuedge.safety.packages import command, needed
 
 TIMEOUT_S = 60.0
 COMPILERS = ("glslangValidator", "glslang", "glslc")
@@ -41,7 +42,7 @@ def compile_glsl(text: str, filename: str) -> bytes:
         raise CompilerUnavailableError(
             f"{filename} is GLSL, and no GLSL compiler is installed.",
             known=f"looked for the package pyshaderc and for {', '.join(COMPILERS)} on the PATH",
-            hint="apt-get install glslang-tools, or pip install gpuedge[shaderc]",
+            hint=f"apt-get install glslang-tools, or {command('pyshaderc')}",
         )
     if compiler == "pyshaderc":
         return _with_pyshaderc(text, filename)
@@ -50,7 +51,8 @@ def compile_glsl(text: str, filename: str) -> bytes:
 
 
 def _with_pyshaderc(text: str, filename: str) -> bytes:
-    import pyshaderc
+    with needed("pyshaderc", filename, CompilerUnavailableError):
+        import pyshaderc
 
     with tempfile.TemporaryDirectory(prefix="gpuedge-glsl-") as folder:
         path = Path(folder) / "kernel.comp"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -11,11 +11,6 @@ from typing import Any, Final
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.kernel import Extents
 from gpuedge.safety.paths import data_dir
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 READS: Final = ("texels", "textures", "images")
 """How kernels may read tensors other than as storage buffers: of texel buffers, of copies in

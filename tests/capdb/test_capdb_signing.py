@@ -156,7 +156,7 @@ def test_bundle_larger_than_clients_read(world: World, monkeypatch: pytest.Monke
 
 
 def test_what_is_published_is_told(world: World) -> None:
-    now = datetime.datetime(2031, 5, 6, 7, 8, 9, 10, tzinfo=datetime.timezone.utc)
+    now = datetime.datetime(2031, 5, 6, 7, 8, 9, 10, tzinfo=datetime.UTC)
     made = world.publish(3, expires_days=10, now=now)
     assert made.db_version == 3
     assert made.versions == {"root": 1, "targets": 2, "snapshot": 2, "timestamp": 2}

@@ -29,7 +29,7 @@ from gpuedge.safety import paths
 
 DATA = Path(__file__).resolve().parents[2] / "capability_db"
 ROLES = ("targets", "snapshot", "timestamp")
-PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 Change = Callable[[Any], None]
 
 

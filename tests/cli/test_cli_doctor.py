@@ -123,11 +123,16 @@ def test_packages_that_are_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions = machine.package_versions
-    absent = {"onnxruntime": None, "vulkan": None}
+    absent = {"numpy": None, "vulkan": None, "onnxruntime": None, "rich": None}
     monkeypatch.setattr(machine, "package_versions", lambda names: versions(names) | absent)
     findings = diagnose(capsys, monkeypatch, GOOD)
-    results = [findings[f"package {name}"]["result"] for name in absent]
-    assert results == ["FAIL", "WARN"]
+    found = {name: findings.get(f"package {name}") for name in absent}
+    assert found.pop("rich") is None  # nothing is wrong without it
+    assert [(f["result"], f["fix"]) for f in found.values() if f] == [
+        ("FAIL", "pip install numpy"),
+        ("WARN", "pip install 'gpuedge[vulkan]'"),
+        ("INFO", "pip install 'gpuedge[models]'"),
+    ]
 
 
 def test_nothing_is_left_in_the_cache(

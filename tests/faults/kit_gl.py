@@ -49,7 +49,7 @@ DATA = frozenset(
 )  # fmt: skip
 """Faults in numbers."""
 
-TEXELS = {"gles31": 0, "gles30": 20, "gles20": 100}
+TEXELS = {"gles31": 0, "gles30": 16, "gles20": 100}
 """Pixels below which faults in numbers leave work alone: the small drawings by which gpuedge finds
 out which formats work. `environment` sets the variable GPUFAULT_TEXELS to it."""
 

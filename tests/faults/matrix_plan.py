@@ -32,14 +32,15 @@ REFUSALS = {
 LATER = {"submit": ":4", "read": ":4"}
 LATER_BY_API = {
     "gles31": {"compile": ":6", "submit": ":10", "read": ":6"},
-    "gles30": {"compile": ":24", "submit": ":40", "read": ":9"},
+    "gles30": {"compile": ":24", "submit": ":20", "read": ":40"},
     "gles20": {"compile": ":24", "submit": ":40", "read": ":9"},
 }
 """Which call fails in service, after the device was opened and, but for `compile`, some requests
 have gone well. Opening an OpenGL ES device compiles, draws and reads, too."""
 
-LATER_REFUSAL = {"gles31": ":6", "gles30": ":12", "gles20": ":12"}
-"""The same for shaders that do not compile, which is counted at those alone."""
+LATER_REFUSAL = {"gles31": ":6+", "gles30": ":12+", "gles20": ":12+"}
+"""The same for shaders that do not compile, which is counted at those alone. From then on none
+does: where one variant of a kernel is refused, another one takes its place."""
 
 NO_CODE = frozenset({"missing-library", "missing-symbol", "bad-manifest", "wrong-format"})
 """Faults of what names a driver, in which no code of the kit runs that could report."""
@@ -148,7 +149,7 @@ def _is_no_drift(cell: kit.Cell) -> bool:
 def _when(fault: kit.Fault, api: str) -> str:
     """Return which call fails, so that it does in service."""
     if fault.name == "compile-failed":
-        return LATER_REFUSAL.get(api, "")
+        return LATER_REFUSAL.get(api, ":1+")
     return LATER_BY_API.get(api, LATER).get(fault.point, "")
 
 

@@ -268,24 +268,6 @@ def test_demo_agrees_everywhere(hide: bool, tmp_path: Path) -> None:
     assert "verdicts.json" in {p.name for p in files}
 
 
-def test_demo_says_which_driver_it_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import demo
-
-    manifest = tmp_path / "soft.json"
-    manifest.touch()
-    monkeypatch.setattr(demo, "SWIFTSHADER", manifest)
-    for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"):
-        monkeypatch.setenv(name, "")
-    said = demo.add_swiftshader()
-    assert f"export VK_ADD_DRIVER_FILES={manifest}\n" in said
-    assert os.environ["VK_ADD_DRIVER_FILES"] == str(manifest)
-    assert demo.add_swiftshader() == ""  # it is there already
-    monkeypatch.setenv("VK_DRIVER_FILES", "/nonexistent")
-    monkeypatch.setenv("VK_ADD_DRIVER_FILES", "")
-    assert demo.add_swiftshader() == ""
-    assert os.environ["VK_ADD_DRIVER_FILES"] == ""
-
-
 def test_digits_are_found_in_the_photograph(tmp_path: Path, cache: Path) -> None:
     lines = run("08_detect.py", "vulkan", tmp_path, cwd=tmp_path, cache=cache).splitlines()
     assert lines[-2].startswith("found 10 of 10 digits, 9 of them read right, on ")

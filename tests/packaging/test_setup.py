@@ -143,9 +143,20 @@ def test_demo_needs_no_test_tools(machine: Machine) -> None:
     done = machine.run("demo")
     assert done.returncode == 0
     assert "mesa-vulkan-drivers" in done.stderr
-    for package in ("spirv-tools", "nodejs", "npm"):
+    for package in ("spirv-tools", "nodejs", "npm", "chromium"):
         assert package not in done.stderr
     assert machine.calls("python") == []
+
+
+@pytest.mark.parametrize(
+    ("purpose", "words"),
+    [("demo", "--editable .[all,examples]"), ("test", "--editable .[all] --group")],
+)
+def test_everything_of_the_package_is_installed(machine: Machine, purpose: str, words: str) -> None:
+    machine.debian(root=False)
+    machine.set_up("other")  # a Python, and nothing else
+    assert machine.run(purpose).returncode == 0
+    assert [call for call in machine.calls("python") if words in call]
 
 
 def test_tests_fetch_the_drivers_that_no_package_has(machine: Machine) -> None:

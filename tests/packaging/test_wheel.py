@@ -10,10 +10,16 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from email import message_from_bytes
+from importlib.metadata import distribution
 from pathlib import Path
 
+import install_table
 import pytest
+from packaging.requirements import Requirement
 from required import absent
+
+from gpuedge.safety import packages
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ("shaders", "capability_db")
@@ -49,12 +55,46 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     A path line in a .pth file adds a folder without processing the .pth files inside it, so the
     editable gpuedge of this environment stays invisible there.
     """
-    home = tmp_path_factory.mktemp("venv")
+    return environment(dist, tmp_path_factory.mktemp("venv"), Path(sysconfig.get_path("purelib")))
+
+
+@pytest.fixture(scope="module")
+def bare(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean environment with the wheel, and of its packages those alone that it requires."""
+    lent = tmp_path_factory.mktemp("lent")
+    for name in required(requirements(dist), ""):
+        for file in distribution(name).files or ():
+            top = file.parts[0]
+            if top != ".." and not (lent / top).exists():
+                (lent / top).symlink_to(Path(str(distribution(name).locate_file(top))))
+    return environment(dist, tmp_path_factory.mktemp("bare"), lent)
+
+
+def requirements(dist: Path) -> list[str]:
+    """Return what the wheel says that it requires."""
+    with zipfile.ZipFile(next(dist.glob("*.whl"))) as wheel:
+        info = next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(wheel.read(info))
+    return metadata.get_all("Requires-Dist") or []
+
+
+def required(lines: list[str], extra: str) -> set[str]:
+    """Return the packages that these requirements bring here, with theirs."""
+    found = set()
+    for one in map(Requirement, lines):
+        if one.marker is None or one.marker.evaluate({"extra": extra}):
+            theirs = distribution(one.name).requires or []
+            found |= {one.name}.union(*(required(theirs, e) for e in ("", *one.extras)))
+    return found
+
+
+def environment(dist: Path, home: Path, lent: Path) -> Path:
+    """Return the Python of a new environment with the wheel, and the packages of a folder."""
     venv.create(home, with_pip=False, symlinks=os.name != "nt")
     scheme = {"base": str(home), "platbase": str(home)}
     scheme_name = "nt" if os.name == "nt" else "posix_prefix"
     site = Path(sysconfig.get_path("purelib", scheme_name, scheme))
-    (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    (site / "lent.pth").write_text(f"{lent}\n", encoding="utf-8")
     scripts = Path(sysconfig.get_path("scripts", scheme_name, scheme))
     python = scripts / Path(sys.executable).name
     wheel = next(dist.glob("*.whl"))
@@ -89,7 +129,7 @@ def test_wheel_declares_python_license_and_command(dist: Path) -> None:
         info = next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = wheel.read(info).decode()
         commands = wheel.read(info.replace("METADATA", "entry_points.txt")).decode()
-    assert "Requires-Python: >=3.10" in metadata
+    assert "Requires-Python: >=3.11" in metadata
     assert "License-Expression: Apache-2.0" in metadata
     assert "gpuedge = gpuedge.cli.main:main" in commands
 
@@ -159,3 +199,94 @@ def test_installed_conformance_runs(
     assert body["counts"]["passed"] >= 5
     assert body["counts"]["passed"] + body["counts"]["skipped"] == body["counts"]["cases"]
     assert (tmp_path / "out.xml").read_text(encoding="utf-8").count("<testcase") >= 5
+
+
+def test_package_without_extras_is_small(dist: Path) -> None:
+    names = required(requirements(dist), "")
+    assert names == {"numpy", "vulkan", "cffi", "pycparser"}  # on Linux
+    everything = required(requirements(dist), "all")
+    extras = {e for e in packages.EXTRAS.values() if e != "shaderc"}
+    assert everything == set().union(*(required(requirements(dist), e) for e in extras))
+
+
+def test_arrays_need_no_extra(bare: Path, tmp_path: Path) -> None:
+    model = ROOT / "examples" / "models" / "digits.onnx"
+    cache = tmp_path / "cache"
+    out = call(bare, "-c", install_table.SMOKE, model, cwd=tmp_path, cache=cache)
+    right = json.loads(out)
+    assert {"cpu", "vulkan:0", "gles31:0", "gles30:0", "gles20:0"} <= set(right)
+    assert "model" not in right and not [d for d in right if d.startswith("wgpu")]
+
+
+def test_commands_name_the_extra_that_they_need(bare: Path, tmp_path: Path) -> None:
+    def refused(*words: str) -> tuple[str, str]:
+        done = subprocess.run(
+            [bare, "-m", "gpuedge", *words, "--json"], cwd=tmp_path, env=surroundings(),
+            capture_output=True, text=True, timeout=280, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2, done.stderr
+        body = json.loads(done.stdout)
+        return body["code"], body["hint"]
+
+    def surroundings() -> dict[str, str]:
+        return {**os.environ, "GPUEDGE_CACHE_DIR": str(tmp_path / "cache")}
+
+    model = str(ROOT / "examples" / "models" / "digits.onnx")
+    models, updates = "pip install 'gpuedge[models]'", "pip install 'gpuedge[updates]'"
+    assert refused("check", model) == ("GE-104", models)
+    assert refused("run", model) == ("GE-104", models)
+    assert refused("db", "update", "mirror") == ("GE-601", updates)
+    assert refused("conformance", "run", "--device", "gles20") == ("GE-104", models)
+    said = json.loads(call(bare, "-m", "gpuedge", "doctor", "--json", cwd=tmp_path))
+    assert said["counts"]["FAIL"] == 0
+    fixes = {check["name"]: check["fix"] for check in said["checks"] if check["result"] == "INFO"}
+    assert fixes["package onnx"] == fixes["package onnxruntime"] == models
+
+
+OPERATIONS = """
+import sys
+import numpy as np
+import gpuedge
+from gpuedge import ops
+
+x = np.random.default_rng(3).uniform(0.5, 2, (1, 4, 8, 8)).astype("f4")
+w, v = np.ones((4, 4, 3, 3), "f4"), np.ones(4, "f4")
+given = {
+    "avg_pool2d": (x, 2), "batch_norm": (x, v, v, v, v), "clip": (x, 0, 1), "concat": ([x, x], 1),
+    "conv2d": (x, w), "conv_transpose2d": (x, w), "crop": (x, 1, 1, 3, 3), "flip": (x, 3),
+    "gemm": (x[0, 0], x[0, 0]), "max_pool2d": (x, 2),
+    "non_max_suppression": (x[0, 0, :5, :4], x[0, 0, 0, :5], 3),
+    "pad": (x, [(0, 0), (0, 0), (1, 1), (1, 1)]), "prelu": (x, v.reshape(4, 1, 1)),
+    "reshape": (x, (4, 64)), "resize": (x, (16, 16)), "slice": (x, (0, 0, 1, 1), (1, 2, 3, 3)),
+    "take": (x, np.array([0])), "to_float": (x.astype("u1"),), "topk": (x, 2),
+    "transpose": (x, (0, 2, 3, 1)), "where": (x > 1, x, x),
+}
+two = {"add", "div", "equal", "greater", "greater_equal", "less", "less_equal", "matmul", "maximum",
+       "minimum", "mul", "pow", "sub"}
+done = 0
+for name in set(ops.__all__) - {"for_frames", "array", "elementwise"}:
+    values = given.get(name, (x, x) if name in two else (x,))
+    getattr(gpuedge, name)(*values, device=sys.argv[1])
+    done += 1
+assert gpuedge.elementwise("a * a + 1")(v, device=sys.argv[1]).tolist() == [2] * 4
+stays = gpuedge.array(x, device=sys.argv[1]) * 2
+assert np.array_equal(stays.numpy(), x * 2)
+print(done)
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "gles30"])
+def test_no_operation_needs_an_extra(device: str, bare: Path, tmp_path: Path) -> None:
+    done = call(bare, "-c", OPERATIONS, device, cwd=tmp_path, cache=tmp_path / "cache")
+    assert int(done) > 65
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("extra", install_table.EXTRAS)
+def test_extra_installs_from_wheels_alone(dist: Path, extra: str) -> None:
+    (row,) = install_table.here(next(dist.glob("*.whl")), [extra])
+    assert int(row[3]) == 1 + len(required(requirements(dist), extra))
+    right = row[5].split(", ")
+    assert {"cpu", "vulkan:0", "gles31:0", "gles30:0", "gles20:0"} <= set(right)
+    assert ("model" in right) == (extra in ("models", "all"))
+    assert ("wgpu:0" in right) == (extra in ("wgpu", "all"))

@@ -15,7 +15,7 @@ from onnx_models import by_reference, model, value, weight
 from planrun import TEXTURES, plan_device, seen_by
 
 import gpuedge
-from gpuedge.core.errors import InputError, ModelError, ShapeError, UsageError
+from gpuedge.core.errors import InputError, MissingPackageError, ModelError, ShapeError
 from gpuedge.graph.batchnorm import fold
 from gpuedge.graph.ir import Array
 from gpuedge.graph.parse import raised
@@ -214,5 +214,5 @@ def test_calibration_in_order_and_a_model_that_is_quantised_already() -> None:
 
 def test_an_absent_quantiser_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime.quantization", None)
-    with pytest.raises(UsageError, match="pip install --upgrade onnxruntime"):
+    with pytest.raises(MissingPackageError, match=r"pip install 'gpuedge\[models\]'"):
         gpuedge.quantize(network(), images(1))

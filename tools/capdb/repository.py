@@ -151,7 +151,7 @@ class Repository:
 
 def later(now: datetime.datetime | None, days: int) -> datetime.datetime:
     """Return the moment some days from now, in whole seconds."""
-    now = now or datetime.datetime.now(datetime.timezone.utc)
+    now = now or datetime.datetime.now(datetime.UTC)
     return now.replace(microsecond=0) + datetime.timedelta(days=days)
 
 

@@ -28,6 +28,7 @@ from gpuedge.backends.gles.program import link
 from gpuedge.backends.gles.queue import Want
 from gpuedge.backends.loading import driver_environment
 from gpuedge.core.errors import DriverError, UsageError
+from gpuedge.safety.packages import command
 
 if TYPE_CHECKING:
     import moderngl
@@ -62,7 +63,7 @@ def open_beside(info: DeviceInfo, context: moderngl.Context) -> physical.Opened:
     if known is None or not isinstance(context, known.Context):
         raise UsageError(
             f"context={context!r} is not a moderngl context.",
-            hint="make one with moderngl.create_context(); pip install gpuedge[moderngl]",
+            hint=f"make one with moderngl.create_context(); {command('moderngl')}",
         )
     with driver_environment(info.candidate):
         library = api.load(info.candidate)

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 from gpuedge.backends import common
 from gpuedge.backends.vulkan import constants as c
-from gpuedge.core.errors import DeviceError, DriverError
-from gpuedge.safety.interrupts import held
+from gpuedge.core.errors import BackendUnavailableError, DeviceError, DriverError
+from gpuedge.safety.packages import needed
 
 MAX_LISTED = 1 << 14
 """Longest list that is believed: drivers have a few hundred extensions, and less of all else."""
@@ -103,12 +103,8 @@ def load() -> Api:
     Raises BackendUnavailableError where the `vulkan` package or the loader library is missing.
     """
     try:
-        with held:
+        with needed("vulkan", "Vulkan", BackendUnavailableError, reason="no-loader"):
             from vulkan._vulkan import ffi, lib
-    except ImportError as error:
-        raise common.no_loader(
-            "The Python package 'vulkan' cannot be imported.", str(error), "pip install vulkan"
-        ) from None
     except OSError as error:
         raise common.no_loader(
             "The Vulkan loader library is not installed.",

@@ -15,7 +15,8 @@ from weakref import WeakKeyDictionary
 
 from gpuedge.backends import common
 from gpuedge.backends.wgpu.candidates import native_files
-from gpuedge.safety.interrupts import held
+from gpuedge.core.errors import BackendUnavailableError
+from gpuedge.safety.packages import needed
 
 TYPES = (
     "WGPUInstanceDescriptor", "WGPUInstanceExtras", "WGPUAdapter", "WGPUAdapterInfo", "WGPULimits",
@@ -163,12 +164,8 @@ def load() -> Api:
     interface is not the one known here.
     """
     try:
-        with held:
+        with needed("wgpu", "WebGPU", BackendUnavailableError, reason="no-loader"):
             ffi, lib = _library()
-    except ImportError as error:
-        raise common.no_loader(
-            "The Python package 'wgpu' cannot be imported.", str(error), "pip install wgpu"
-        ) from None
     except (OSError, RuntimeError) as error:
         raise common.no_loader(
             "The library of the Python package 'wgpu' cannot be loaded.",

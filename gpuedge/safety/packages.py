@@ -1,0 +1,69 @@
+"""Packages that gpuedge can do without: imported whole, or refused with what installs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from gpuedge.core.errors import GpuEdgeError, MissingPackageError
+from gpuedge.safety.interrupts import held
+
+EXTRAS: Final = {
+    "vulkan": "vulkan",
+    "wgpu": "wgpu",
+    "onnx": "models",
+    "onnxruntime": "models",
+    "moderngl": "moderngl",
+    "jsonschema": "updates",
+    "securesystemslib": "updates",
+    "tuf": "updates",
+    "rich": "cli",
+    "pyshaderc": "shaderc",
+}
+"""The extra of gpuedge that brings a package, as pyproject.toml has it."""
+
+
+def command(package: str) -> str:
+    """Return the command that installs a package as gpuedge needs it."""
+    extra = EXTRAS.get(package)
+    return f"pip install 'gpuedge[{extra}]'" if extra else f"pip install {package}"
+
+
+@contextmanager
+def needed(
+    package: str, use: str, kind: type[GpuEdgeError] = MissingPackageError, **more: Any
+) -> Iterator[None]:
+    """Import a package in this block, with handlers held; raise `kind` where that fails.
+
+    An import that an exception of a handler cuts short leaves modules without their submodules, for
+    as long as the process lives.
+
+    Parameters
+    ----------
+    package : str
+        As pip knows it.
+    use : str
+        What asks for it.
+    kind : type, optional
+        By default MissingPackageError (GE-104).
+    **more
+        Further arguments of `kind`.
+    """
+    try:
+        with held:
+            yield
+    except ImportError as error:
+        if is_interrupt(error):
+            raise
+        raise kind(
+            f"The Python package '{package}' cannot be imported.",
+            asked_by=use, known=str(error), hint=command(package), **more,
+        ) from None  # fmt: skip
+
+
+def is_interrupt(error: BaseException | None) -> bool:
+    """Tell whether an error is Ctrl-C, or the ImportError that a package has made of it."""
+    while isinstance(error, ImportError):
+        error = error.__cause__ or error.__context__
+    return isinstance(error, KeyboardInterrupt)
