@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gpuedge.ops.array import array as array
     from gpuedge.ops.frames import for_frames as for_frames
     from gpuedge.probing.api import probe as probe
+    from gpuedge.probing.api import probe_async as probe_async
+    from gpuedge.probing.report import ProbeProgress as ProbeProgress
     from gpuedge.probing.report import ProbeReport as ProbeReport
     from gpuedge.runtime.check import ModelCheck as ModelCheck
     from gpuedge.runtime.check import check as check
@@ -36,6 +38,7 @@ _LAZY = {
     "Device": "gpuedge.device",
     "ModelCheck": "gpuedge.runtime.check",
     "Policy": "gpuedge.decide.policy",
+    "ProbeProgress": "gpuedge.probing.report",
     "ProbeReport": "gpuedge.probing.report",
     "Session": "gpuedge.session",
     "SharedModel": "gpuedge.sharing",
@@ -46,6 +49,7 @@ _LAZY = {
     "freeze_support": "gpuedge.safety.interpreter",
     "open": "gpuedge.device",
     "probe": "gpuedge.probing.api",
+    "probe_async": "gpuedge.probing.api",
     "quantize": "gpuedge.executors.quantiser",
 }
 _OPS = (
@@ -75,18 +79,18 @@ __all__ = [
     "DeviceError", "DeviceLostError", "DeviceTimeoutError", "DriverError", "GpuEdgeError",
     "InputError", "KernelError", "KernelLimitError", "KernelSyntaxError", "MissingPackageError",
     "MixedDevicesError", "ModelCheck", "ModelError", "NoUsableDeviceError", "OutOfMemoryError",
-    "Policy", "ProbeReport", "RequestTimeoutError", "Session", "ShapeError", "SharedModel",
-    "UnknownDeviceError", "UnsupportedOpError", "UsageError", "__version__", "abs", "add", "argmax",
-    "array", "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat", "config",
-    "conv2d", "conv_transpose2d", "cos", "crop", "div", "elementwise", "elu", "equal", "erf", "exp",
-    "flatten", "flip", "floor", "for_frames", "freeze_support", "gelu", "gemm", "global_avg_pool2d",
-    "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid", "hard_swish", "leaky_relu",
-    "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "mean",
-    "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open", "pad", "pow",
-    "prelu", "probe", "quantize", "reciprocal", "relu", "relu6", "reshape", "resize", "round",
-    "selu", "sigmoid", "sign", "silu", "sin", "sinh", "slice", "softmax", "softplus", "softsign",
-    "sqrt", "sub", "sum", "take", "tanh", "thresholded_relu", "to_float", "topk", "transpose",
-    "where",
+    "Policy", "ProbeProgress", "ProbeReport", "RequestTimeoutError", "Session", "ShapeError",
+    "SharedModel", "UnknownDeviceError", "UnsupportedOpError", "UsageError", "__version__", "abs",
+    "add", "argmax", "array", "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat",
+    "config", "conv2d", "conv_transpose2d", "cos", "crop", "div", "elementwise", "elu", "equal",
+    "erf", "exp", "flatten", "flip", "floor", "for_frames", "freeze_support", "gelu", "gemm",
+    "global_avg_pool2d", "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid",
+    "hard_swish", "leaky_relu", "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d",
+    "maximum", "mean", "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open",
+    "pad", "pow", "prelu", "probe", "probe_async", "quantize", "reciprocal", "relu", "relu6",
+    "reshape", "resize", "round", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "slice",
+    "softmax", "softplus", "softsign", "sqrt", "sub", "sum", "take", "tanh", "thresholded_relu",
+    "to_float", "topk", "transpose", "where",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -10,7 +10,7 @@ from gpuedge.core.errors import DeviceError, NoUsableDeviceError, UsageError
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.opening import INLINE, close, open_row
 from gpuedge.runtime.request import check_isolation, check_policy
-from gpuedge.runtime.strings import AUTO, CPU, wanted
+from gpuedge.runtime.strings import AUTO, CPU, check_in_use, wanted
 
 if TYPE_CHECKING:
     import moderngl
@@ -177,13 +177,14 @@ def open(
         )
     if asked == CPU:
         return Device(CpuExecutor(), "asked for by name", policy)
+    if asked != AUTO:
+        check_in_use(asked)
     if context is not None:
         return Device(open_row(POOL.row(asked), where, context), "asked for by name", policy)
-    report = POOL.current()
     if asked != AUTO:
         return Device(open_row(POOL.row(asked), where), "asked for by name", policy)
     failures: dict[str, str] = {}
-    for row in report.devices:
+    for row in POOL.current().devices:
         if row.is_software and not (policy or Policy()).allow_software:
             failures[row.device] = "a software rasteriser"
             continue

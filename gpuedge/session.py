@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any, overload
@@ -36,6 +35,7 @@ from gpuedge.runtime.request import check_progress, make_request
 from gpuedge.runtime.serving import Server
 from gpuedge.runtime.shapes import Compiler
 from gpuedge.runtime.strings import AUTO, CPU
+from gpuedge.safety.future import Answer
 from gpuedge.safety.interrupts import entry, let_go, whole
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Session:
         if all(shape is not None for shape in fixed) and not self._compiler.parameters:
             self._server.prepare(tuple(shape for shape in fixed if shape is not None))
         elif request.executor is None and request.device not in (AUTO, CPU):
-            POOL.named(request.device)  # an error now, not at the first run
+            POOL.named(request.device, request.backends)  # an error now, not at the first run
 
     @property
     def _latest(self) -> CompiledModel | None:
@@ -206,7 +206,7 @@ class Session:
     @whole
     def run_async(
         self, inputs: Feeds, *, timeout_s: float | None = None
-    ) -> Future[dict[str, Array]]:
+    ) -> Answer[dict[str, Array]]:
         """Queue a run for the session's worker thread and return a future of `run`'s result.
 
         Requests are answered in order. The inputs are copied: their buffers may be used again at
@@ -222,8 +222,8 @@ class Session:
         Returns
         -------
         concurrent.futures.Future
-            ``cancel()`` takes a request back that still waits. Inputs that do not fit the model
-            are an error of the future.
+            ``cancel()`` takes a request back that still waits; in asyncio, ``await`` it. Inputs
+            that do not fit the model are an error of the future.
 
         Raises
         ------
@@ -238,7 +238,7 @@ class Session:
             given = by_name(inputs, self._model.inputs)
             arrays = own_copies(check_inputs(given, self._model), given)
         except (UsageError, ModelError, OutOfMemoryError) as error:
-            failed: Future[dict[str, Array]] = Future()
+            failed = Answer[dict[str, Array]]()
             failed.set_exception(error)
             return failed
         shapes = shapes_of(arrays, self._compiler.parameters)

@@ -46,11 +46,19 @@ This page is made by `make generate` from the table in `gpuedge/safety/store.py`
 CLASSES = (
     ("Models", ("Session", "Policy", "Decision", "check", "ModelCheck", "quantize", "for_frames")),
     ("Arrays on a device", ("array", "DeviceArray", "BoundSession")),
-    ("Devices", ("probe", "ProbeReport", "open", "Device", "SharedModel", "config",
-                 "freeze_support")),
+    ("Devices", ("probe", "probe_async", "ProbeReport", "ProbeProgress", "open", "Device",
+                 "SharedModel", "config", "freeze_support")),
 )  # fmt: skip
 
-RETURNED = ("Decision", "ModelCheck", "ProbeReport", "Device", "DeviceArray", "BoundSession")
+RETURNED = (
+    "Decision",
+    "ModelCheck",
+    "ProbeReport",
+    "ProbeProgress",
+    "Device",
+    "DeviceArray",
+    "BoundSession",
+)
 """Classes that functions return: nobody calls them."""
 
 LISTS = ("Parameters", "Attributes", "Raises")

@@ -94,6 +94,16 @@ def code_of(name: str) -> str:
     return next(iter(getattr(loaded, "__path__", ())), loaded.__file__ or "")
 
 
+def target(name: str) -> str:
+    """Return the folder or class of a backend. Raises UnknownDeviceError (GE-102)."""
+    found = BUILTIN.get(name) or _plugins().get(name)
+    if found is None:
+        raise UnknownDeviceError(
+            f"No backend is called {name!r}.", known=f"backends: {', '.join(names())}"
+        )
+    return found
+
+
 def load(name: str) -> Backend:
     """Return the backend called `name`. Its GPU library is not loaded yet.
 
@@ -102,13 +112,8 @@ def load(name: str) -> Backend:
     UnknownDeviceError (GE-102)
         No backend has that name.
     """
-    target = BUILTIN.get(name) or _plugins().get(name)
-    if target is None:
-        raise UnknownDeviceError(
-            f"No backend is called {name!r}.", known=f"backends: {', '.join(names())}"
-        )
-    module, _, attribute = target.partition(":")
+    module, _, attribute = target(name).partition(":")
     if not attribute:
-        return FolderBackend(name, target)
+        return FolderBackend(name, module)
     backend: Backend = getattr(import_module(module), attribute)()
     return backend

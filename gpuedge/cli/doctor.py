@@ -189,7 +189,7 @@ def _resolved(name: str) -> str:
         value = value if value in (AUTO, CPU) else ""
     elif name == "backends":
         for backend in value:
-            backends.load(backend)
+            backends.target(backend)
     elif name == "db":
         load()
     elif name == "pin":

@@ -33,7 +33,7 @@ COPY_TIMEOUT_S = 60.0
 # -- opening and closing devices
 
 NAMED_S = 60.0
-"""How long a device that was named is looked for where the probe's deadline was too short."""
+"""Deadline of another probe where that of the first was too short for a device that was named."""
 
 STALL_S = 20.0
 """A step of a job in the background, such as opening a device, that takes longer is not waited

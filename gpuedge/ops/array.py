@@ -345,7 +345,7 @@ def located(request: Request) -> Request:
     """
     device = request.device
     if request.executor is None and device not in (AUTO, CPU):
-        device = POOL.named(device).device
+        device = POOL.named(device, request.backends).device
     return replace(request, device=device, stays=True, told=set(), progress=None)
 
 

@@ -12,7 +12,14 @@ from gpuedge.core.errors import ConfigError
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
 from gpuedge.probing import pins
-from gpuedge.probing.report import HOW_TO_REFRESH, ProbeReport, ProbeRow, number
+from gpuedge.probing.report import (
+    HOW_TO_REFRESH,
+    ProbeProgress,
+    ProbeReport,
+    ProbeRow,
+    driver_name,
+    number,
+)
 from gpuedge.probing.verdicts import Keys, Store, check_database
 from gpuedge.safety import paths
 from gpuedge.safety.interpreter import environment
@@ -21,24 +28,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gpuedge.probing.background import BackgroundProbe
+    from gpuedge.safety.future import Answer
 
     Drivers = Mapping[str, Candidate]
     Found = dict[str, list[ProbeRow]]
+    Progress = Callable[[ProbeProgress], object]
     Verdicts = list[tuple[str, list[ProbeRow]]]
 
 
 NEWS = {"crashed", "timeout", "wrong"}
 """Statuses worth one WARNING line when they are found (not when they are read from the cache)."""
 
-newest: ProbeReport | None = None
-"""The newest report on all backends that this process has asked for."""
-
-_background: BackgroundProbe | None = None
-"""What the newest deadline cut off, being looked at again."""
-
-_parts: tuple[Verdicts, Found, float] | None = None
-"""What `newest` was made of."""
+_made: dict[tuple[str, ...], tuple[ProbeReport, Verdicts, Found, float]] = {}
+"""The newest report of this process on each choice of backends, and what it was made of."""
 
 _told: set[str] = set()
 """Cache folders of which it was said that they cannot be written."""
@@ -49,6 +51,7 @@ def probe(
     refresh: bool = False,
     deadline_s: float = 4.0,
     backends: Sequence[str] | None = None,
+    progress: Progress | None = None,
 ) -> ProbeReport:
     """Find the GPUs that can be trusted here, without trusting any driver.
 
@@ -56,6 +59,7 @@ def probe(
     kernels through the same code as everything else and compares the numbers with float64. A
     driver that crashes, hangs, ends the process, or reports success and writes nothing costs only
     that child. Verdicts are kept on disk; the next call starts no process and loads no driver.
+    Where the disk cannot be written they are kept for the life of this process.
 
     Parameters
     ----------
@@ -67,6 +71,9 @@ def probe(
         process.
     backends : sequence of str, optional
         Only these backends, in this order. Default: the setting ``backends``, else all.
+    progress : callable, optional
+        Called with a `ProbeProgress` when a driver is begun with, and when its verdict is in. What
+        it raises ends the probe.
 
     Returns
     -------
@@ -93,27 +100,100 @@ def probe(
     >>> all(row.reason for row in report.tried)
     True
     """
-    start, begin = time.perf_counter(), time.monotonic()
+    begin = time.monotonic()
+    names = _checked(deadline_s, backends, progress)
+    return _probe(names, deadline_s, begin, progress, refresh=refresh)
+
+
+def probe_async(
+    *,
+    refresh: bool = False,
+    deadline_s: float = 4.0,
+    backends: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Answer[ProbeReport]:
+    """Begin to find the GPUs that can be trusted here, and return at once.
+
+    Meanwhile operations and sessions under ``auto`` run on the CPU, and those on a device that is
+    named wait for this probe: no driver is tried twice.
+
+    Parameters
+    ----------
+    refresh, deadline_s, backends
+        As for `probe`.
+    progress : callable, optional
+        As for `probe`; called on another thread.
+
+    Returns
+    -------
+    concurrent.futures.Future
+        Of the report: ``.result(timeout)``, ``.add_done_callback(function)``, and in asyncio
+        ``await``. It has begun, so that it cannot be cancelled.
+
+    Raises
+    ------
+    ConfigError (GE-101), UnknownDeviceError (GE-102), DatabaseError (GE-600)
+        As `probe` does; what is wrong inside of a database is an error of the future.
+
+    Examples
+    --------
+    >>> import gpuedge
+    >>> future = gpuedge.probe_async()
+    >>> future.result(timeout=60).devices == gpuedge.probe().devices
+    True
+    """
+    from gpuedge.probing.background import BackgroundProbe
+    from gpuedge.safety.future import Answer, settle
+
+    begin = time.monotonic()
+    names = _checked(deadline_s, backends, progress)
+    answer: Answer[ProbeReport] = Answer()
+
+    def work(stop: Callable[[], bool]) -> None:
+        settle(answer, lambda: _probe(names, deadline_s, begin, progress, stop, refresh=refresh))
+
+    try:
+        BackgroundProbe(work)
+    except RuntimeError:  # no more threads
+        work(lambda: False)
+    return answer
+
+
+def _checked(
+    deadline_s: float, backends: Sequence[str] | None, progress: Progress | None
+) -> tuple[str, ...]:
+    """Check arguments and settings, and return the names of the backends to look at."""
     config.check_environment()
     _check(deadline_s)
+    if progress is not None and not callable(progress):
+        text = f"progress must be callable, not {type(progress).__name__}."
+        raise ConfigError(text, asked_by="probe(progress=...)")
     check_database()
     pins.check_pins()
+    return _names(backends)
+
+
+def _probe(
+    names: tuple[str, ...],
+    deadline_s: float,
+    begin: float,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    *,
+    refresh: bool = False,
+) -> ProbeReport:
+    start = time.perf_counter()
     environ = environment()
     store = Store(paths.cache_folder())
-    listed = _listed(_names(backends), environ)
-    verdicts, new = _stored(store, listed, environ, 0.0 if refresh else deadline_s)
-    rows_of = {} if refresh or not new else _looked_at(new, deadline_s + begin - time.monotonic())
-    unknown = {n: driver for n, driver in new.items() if n not in rows_of}
-    if unknown:
-        rows_of |= _probe_new(unknown, deadline_s, begin)
-        _keep(store, unknown, rows_of, deadline_s)
-        cut = {n: c for n, c in unknown.items() if any(row.is_starved for row in rows_of[n])}
-        if cut:
-            _look_again(cut, rows_of, store)
+    verdicts, new = _stored(store, _listed(names, environ), environ, 0.0 if refresh else deadline_s)
+    teller = ProgressTeller(progress, len(verdicts))
+    for name, rows in verdicts:
+        if name not in new:
+            teller.verdict(name, rows)
+    rows_of = _looked_at(new, store, deadline_s, begin, teller, stop=stop) if new else {}
+    _renew({n: rows_of.get(n, rows) for n, rows in verdicts})
     report = _report(verdicts, rows_of, start)
-    if backends is None:
-        global newest, _parts
-        newest, _parts = report, (verdicts, rows_of, start)
+    _made[names] = report, verdicts, rows_of, start
     return report
 
 
@@ -147,35 +227,90 @@ def _stored(
     return verdicts, new
 
 
-def _looked_at(new: Drivers, seconds: float) -> Found:
-    """Return what a look in the background has found of drivers, waiting for it if need be."""
-    return {} if _background is None else _background.wait(new, seconds)
+def _looked_at(
+    new: Drivers,
+    store: Store,
+    deadline_s: float,
+    begin: float,
+    teller: ProgressTeller,
+    *,
+    stop: Callable[[], bool],
+) -> Found:
+    """Return what is found of new drivers; those that another thread looks at are waited for."""
+    from gpuedge.probing.background import Look, marked, other_look
+    from gpuedge.probing.judge import without_child
+    from gpuedge.safety.child import Ending
 
-
-def wait_for_look(seconds: float) -> bool:
-    """Wait for the look in the background that is under way; tell whether one has ended."""
-    return _background is not None and _background.has_ended_in(seconds)
-
-
-def _look_again(cut: Drivers, rows_of: Found, store: Store) -> None:
-    """Have drivers that the deadline cut off looked at in the background; say so in their rows."""
-    from gpuedge.probing.background import DEADLINE_S, BackgroundProbe, marked
-
-    global _background  # noqa: PLW0603
-    rows_of |= {n: marked(rows_of[n]) for n in cut}
-
-    def keep(later: Found) -> None:
-        global newest  # noqa: PLW0603
-        _keep(store, cut, later, DEADLINE_S)
-        if _parts is not None and newest is not None and any(r.is_starved for r in newest.tried):
-            verdicts, before, start = _parts
-            newest = _report(verdicts, before | {n: later[n] for n in later.keys() & before}, start)
-
-    if _background is None or _background.is_over:
+    late = Ending("deadline")
+    rows_of: Found = {}
+    while missing := {n: driver for n, driver in new.items() if n not in rows_of}:
+        look = Look(missing, begin + deadline_s)
+        found: Found = {}
         try:
-            _background = BackgroundProbe(cut, {n: rows_of[n] for n in cut}, _probe_new, keep)
-        except RuntimeError:  # no more threads: the next start looks at them
-            return
+            if look.drivers:
+                found = _probe_new(look.drivers, deadline_s, begin, teller, stop)
+                _keep(store, look.drivers, found, deadline_s)
+        finally:
+            look.end(found)
+        rows_of |= found
+        other = None if found else other_look(missing)
+        if other is not None:
+            found = other.wait(missing, begin + deadline_s - time.monotonic())
+            rows_of |= {
+                n: rows or without_child(new[n], late, deadline_s) for n, rows in found.items()
+            }
+    cut = {n for n, rows in rows_of.items() if any(row.is_starved for row in rows)}
+    if cut and not stop():
+        _look_again({n: new[n] for n in cut}, {n: rows_of[n] for n in cut}, store)
+    rows_of |= {n: marked(rows_of[n]) for n in cut}
+    for name, rows in rows_of.items():
+        teller.verdict(name, rows)
+    return rows_of
+
+
+def _look_again(cut: Drivers, meanwhile: Found, store: Store) -> None:
+    """Have drivers that the deadline cut off looked at in the background."""
+    from gpuedge.probing.background import DEADLINE_S, BackgroundProbe, Look
+
+    look = Look(cut, time.monotonic() + DEADLINE_S, meanwhile)
+
+    def work(stop: Callable[[], bool]) -> None:
+        found: Found = {}
+        try:
+            teller = ProgressTeller(None, 0)
+            found = _probe_new(look.drivers, DEADLINE_S, time.monotonic(), teller, stop)
+            if not stop():
+                _keep(store, look.drivers, found, DEADLINE_S)
+                _renew(found)
+        finally:
+            look.end(found)
+
+    try:
+        if look.drivers:
+            BackgroundProbe(work)
+    except RuntimeError:  # no more threads: the next start looks at them
+        look.end({})
+
+
+def _renew(later: Found) -> None:
+    """Put what was found of drivers into the reports that know less of them."""
+    for names, (report, verdicts, rows_of, start) in list(_made.items()):
+        own = {n: rows_of.get(n, rows) for n, rows in verdicts}
+        better = {n for n in later.keys() & own if _doubt(later[n]) < _doubt(own[n])}
+        if better and _made[names][0] is report:
+            known = {**rows_of, **{n: later[n] for n in better}}
+            _made[names] = _report(verdicts, known, start), verdicts, known, start
+
+
+def _doubt(rows: Sequence[ProbeRow]) -> int:
+    """Return 2 for a driver that was cut off, 1 where more time may change what is said of it."""
+    return max(row.is_open + row.is_starved for row in rows)
+
+
+def newest(names: tuple[str, ...]) -> ProbeReport | None:
+    """Return the newest report of this process on these backends."""
+    made = _made.get(names)
+    return None if made is None else made[0]
 
 
 def _report(verdicts: Verdicts, rows_of: Found, start: float) -> ProbeReport:
@@ -212,30 +347,46 @@ def _check(deadline_s: float) -> None:
         )
 
 
-def _names(given: Sequence[str] | None) -> list[str]:
+def _names(given: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the backends that are named, else those of the settings, each once."""
     if isinstance(given, str):
         given = given.replace(",", " ").split()
     is_list = given is None or hasattr(given, "__iter__")
     if not is_list or not all(isinstance(n, str) for n in given or ()):
         raise ConfigError(f"{given!r} is not a list of backends.", asked_by="probe(backends=...)")
-    value = config.get("backends", call=tuple(given) if given else None).value
-    return list(dict.fromkeys(value or backends.PROBED))
+    names = tuple(dict.fromkeys(given or ())) or chosen()
+    for name in names:  # every one is checked before any is used
+        backends.target(name)
+    return names
 
 
-def _listed(names: list[str], environ: Mapping[str, str]) -> list[Candidate | ProbeRow]:
+def chosen() -> tuple[str, ...]:
+    """Return the backends that the settings leave in use."""
+    return tuple(dict.fromkeys(config.get("backends").value)) or backends.PROBED
+
+
+def _listed(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate | ProbeRow]:
     """List the candidates of each backend; one without any has a row instead."""
-    loaded = [backends.load(name) for name in names]  # every name is checked before any is used
     listed: list[Candidate | ProbeRow] = []
-    for name, backend in zip(names, loaded, strict=True):
+    for name in names:
         status, why = "absent", Reason("no-candidates")
         candidates: Sequence[Candidate] = ()
         try:
-            candidates = backend.candidates(environ)
+            candidates = _candidates(name, environ)
         except Exception as error:  # a plug-in's
             text = plain(f"{type(error).__name__}: {error}", 300)
             status, why = "broken", Reason("open-failed", text)
         listed += candidates or [ProbeRow(name, name, status, why.code, why.sentence, name)]
     return listed
+
+
+def _candidates(name: str, environ: Mapping[str, str]) -> list[Candidate]:
+    """Return what a backend lists, which may be a plug-in."""
+    found = list(backends.load(name).candidates(environ))
+    for candidate in found:
+        if not isinstance(candidate, Candidate) or candidate.backend != name:
+            raise TypeError(f"it lists {candidate!r}, which is no candidate of {name!r}")
+    return found
 
 
 def latest(environ: Mapping[str, str] | None = None) -> tuple[ProbeRow, ...]:
@@ -253,18 +404,30 @@ def latest(environ: Mapping[str, str] | None = None) -> tuple[ProbeRow, ...]:
     """
     environ = os.environ if environ is None else environ
     store = Store(paths.cache_folder())
-    listed = _listed(list(config.get("backends").value or backends.PROBED), environ)
+    listed = _listed(chosen(), environ)
     return number(row for c in listed if isinstance(c, Candidate) for row in store.latest(c))
 
 
 def _probe_new(
-    new: Drivers, deadline_s: float, begin: float, stop: Callable[[], bool] = lambda: False
+    new: Drivers,
+    deadline_s: float,
+    begin: float,
+    teller: ProgressTeller,
+    stop: Callable[[], bool],
 ) -> Found:
     import logging
 
     from gpuedge.probing.run import probe_all
 
-    results = probe_all(list(new.values()), deadline_s, begin=begin, stop=stop)
+    names, drivers = list(new), list(new.values())
+
+    def tell(at: int, rows: list[ProbeRow]) -> None:
+        if rows:
+            teller.verdict(names[at], rows)
+        else:
+            teller.started(drivers[at])
+
+    results = probe_all(drivers, deadline_s, begin=begin, stop=stop, tell=tell)
     for row in (row for rows in results for row in rows):
         is_news = row.status in NEWS and not row.is_starved
         text = "%s driver %s: %s (%s)"
@@ -272,7 +435,36 @@ def _probe_new(
             logging.WARNING if is_news else logging.INFO,
             text, row.backend, row.name, row.reason, plain(row.key, 300),
         )  # fmt: skip
-    return dict(zip(new, results, strict=True))
+    return dict(zip(names, results, strict=True))
+
+
+class ProgressTeller:
+    """Tells the caller of a probe how far it is; of each driver's verdict once."""
+
+    def __init__(self, tell: Progress | None, total: int) -> None:
+        self._tell = tell
+        self._total = total
+        self._told: set[str] = set()
+        self._done = 0
+
+    def started(self, driver: Candidate) -> None:
+        """Tell that a driver is begun with."""
+        if self._tell is not None:
+            name = driver_name(driver.key)
+            step = ProbeProgress("started", driver.backend, name, (), self._done, self._total)
+            self._tell(step)
+
+    def verdict(self, key: str, rows: Sequence[ProbeRow]) -> None:
+        """Tell what was found of a driver, by the key of its verdict; "" where there is none."""
+        if self._tell is None or key in self._told:
+            return
+        self._told |= {key} - {""}
+        self._done += 1
+        name = driver_name(rows[0].key) or rows[0].backend
+        step = ProbeProgress(
+            "verdict", rows[0].backend, name, tuple(rows), self._done, self._total
+        )  # fmt: skip
+        self._tell(step)
 
 
 def _is_lasting(row: ProbeRow) -> bool:

@@ -149,6 +149,12 @@ class Launcher:
             for n, members in enumerate(group([self._candidates[i] for i in free]))
         ]
 
+    def begin(self, places: Sequence[int]) -> None:
+        """Tell that candidates are begun with."""
+        for at in places:
+            self._rows.turn(at)
+            self._rows.send("begun")
+
     def _say(self, verdicts: Sequence[tuple[int, list[ProbeRow]]]) -> None:
         for at, rows in verdicts:
             self._rows.turn(at)
@@ -188,6 +194,8 @@ class DriverProbe:
             if not levels:
                 self.is_over = True
                 return None
+            if not self._attempts:
+                self._launcher.begin(self._places)
             self._attempts += 1
             try:
                 return self._start(levels)

@@ -84,7 +84,7 @@ class ProbeRow(Record):
         What the verdict rests on: checks with their largest error, the step reached, the signal,
         the last lines the driver printed.
     is_cached : bool
-        True if the verdict was read from disk and nothing was started.
+        True if the verdict was known before and nothing was started.
     model : str
         The device's name without what drivers and layers add to it, the same under every API
         (`gpuedge.capdb.model`); empty where no device was reached.
@@ -198,12 +198,42 @@ class ProbeRow(Record):
         return f"<ProbeRow {self.device} {self.status} {self.name!r}>"
 
 
+def driver_name(key: str) -> str:
+    """Return the file name of a driver, as it can be shown."""
+    return plain(key.replace("\\", "/").rstrip("/").rpartition("/")[2] or key, MOST_NAME)
+
+
+class ProbeProgress(Record):
+    """How far a probe is, as `gpuedge.probe(progress=...)` tells it.
+
+    Attributes
+    ----------
+    stage : str
+        ``started`` when a driver is begun with, ``verdict`` when it is known what came of it. What
+        is in the cache is not started.
+    backend : str
+    name : str
+        The driver's file name; the backend's name where no driver was found.
+    rows : tuple of ProbeRow
+        With a verdict, a row for each device of the driver; their device strings are numbered in
+        the report only.
+    done, total : int
+        How many drivers have their verdict, and of how many.
+    """
+
+    stage: str
+    backend: str
+    name: str
+    rows: tuple[ProbeRow, ...]
+    done: int
+    total: int
+
+
 def driver_row(candidate: Candidate, status: str, code: str, reason: str, **more: Any) -> ProbeRow:
     """Return the row of a driver; `more` are fields that are known of a device of it."""
     key = candidate.key
-    name = key.replace("\\", "/").rstrip("/").rpartition("/")[2] or key
     known = {
-        "name": plain(name, MOST_NAME), "key": key, "fingerprint": candidate.fingerprint,
+        "name": driver_name(key), "key": key, "fingerprint": candidate.fingerprint,
         "env": dict(candidate.env),
     }  # fmt: skip
     backend = candidate.backend

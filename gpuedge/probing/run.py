@@ -49,6 +49,7 @@ def probe_all(
     *,
     begin: float | None = None,
     stop: Callable[[], bool] = lambda: False,
+    tell: Callable[[int, list[ProbeRow]], object] = lambda at, rows: None,
 ) -> list[list[ProbeRow]]:
     """Probe every candidate and return its rows, in the order given.
 
@@ -64,6 +65,9 @@ def probe_all(
         When the time began to run, on the clock of `time.monotonic`; None: now.
     stop : callable, optional
         Asked now and then whether to give up earlier.
+    tell : callable, optional
+        Called with a candidate's place when it is begun with (no rows), and as soon as its rows are
+        there, but for those that are there at the end.
 
     Raises
     ------
@@ -89,7 +93,7 @@ def probe_all(
                 "command": command or COMMAND,
                 "candidates": [candidate.as_dict() for candidate in candidates],
             }
-            rows_of, ending = _launched(program, request, stop)
+            rows_of, ending = _launched(program, request, stop, tell)
         except (OSError, RuntimeError) as error:  # no temporary folder, no more descriptors
             ending = Ending("no-child", 0, str(error))
         finally:
@@ -104,21 +108,34 @@ def probe_all(
 
 
 def _launched(
-    program: Sequence[str], request: dict[str, Any], stop: Callable[[], bool]
+    program: Sequence[str],
+    request: dict[str, Any],
+    stop: Callable[[], bool],
+    tell: Callable[[int, list[ProbeRow]], object],
 ) -> tuple[dict[int, list[ProbeRow]], Ending]:
     """Run a launcher; return rows by candidate, and what became of those without."""
     folder, ends = Path(request["folder"]), request["ends"]
     data = json.dumps(request, default=dict).encode() + b"\n"
     process = Child(program, child.environment(), folder, request=data, output=folder / "output")
+    reader = EventReader(folder / "rows", request["token"], ROWS)
+    rows_of: dict[int, list[ProbeRow]] = {}
+
+    def look() -> bool:
+        for event in reader.take():
+            rows_of[event["at"]] = list(event.get("rows", ()))
+            tell(event["at"], rows_of[event["at"]])
+        return stop()
+
     is_early = True
     try:
-        is_early = not process.wait(ends + LATE_S, stop) and time.monotonic() < ends
+        is_early = not process.wait(ends + LATE_S, look) and time.monotonic() < ends
     finally:  # after an interrupt too: that its input ends tells it to end everything
         if is_early and process.stdin is not None:
             process.stdin.close()
         ending = process.end(STOP_S if is_early else 0.0)
-    rows = EventReader(folder / "rows", request["token"], ROWS).take(is_over=True)
-    rows_of = {event["at"]: list(event["rows"]) for event in rows}
+    last = reader.take(is_over=True)
+    rows_of |= {event["at"]: list(event["rows"]) for event in last if event["event"] == "rows"}
+    rows_of = {at: rows for at, rows in rows_of.items() if rows}
     if ending.how == "deadline" or ending == child.CLEAN:
         return rows_of, Ending("deadline")
     if not rows_of:

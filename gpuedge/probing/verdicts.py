@@ -131,13 +131,17 @@ class Verdict(Record):
     deadline_s: float
 
 
+_unsaved: dict[str, dict[str, Verdict]] = {}
+"""Verdicts that could not be written, by the path of their file: good for this process."""
+
+
 class Store:
-    """The verdicts on disk, read once; `save` merges and replaces."""
+    """The verdicts on disk, read once, and those of this process; `save` merges and replaces."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = os.fspath(folder)
         self.path = os.path.join(folder, FILE)
-        self._entries = _sound(load_sealed(self.path, SCHEMA))
+        self._entries = _sound(load_sealed(self.path, SCHEMA)) | _unsaved.get(self.path, {})
 
     def find(self, key: str, deadline_s: float, now: float) -> list[ProbeRow] | None:
         """Return the rows stored under `key`, or None if there are none worth believing.
@@ -160,10 +164,13 @@ class Store:
         deadline_s: float,
         now: float,
     ) -> bool:
-        """Merge new verdicts, by key, into the file; False where it cannot be written."""
+        """Merge new verdicts, by key, into the file.
+
+        Where it cannot be written they are kept for this process, and False is returned.
+        """
 
         def merged(body: dict[str, Any]) -> dict[str, Any]:
-            self._entries = _sound(body)
+            self._entries = _sound(body) | _unsaved.get(self.path, {})
             for key, (candidate, rows) in judged.items():
                 told = tuple(row.to_dict() for row in rows)
                 self._entries[key] = Verdict(
@@ -174,7 +181,13 @@ class Store:
             self._entries = dict(newest[:MAX_ENTRIES])
             return {"entries": plain(self._entries)}
 
-        return update_sealed(self.path, SCHEMA, merged)
+        is_saved = update_sealed(self.path, SCHEMA, merged)
+        if is_saved:
+            _unsaved.pop(self.path, None)
+        else:
+            own = {key: self._entries[key] for key in judged if key in self._entries}
+            _unsaved[self.path] = {**_unsaved.get(self.path, {}), **own}
+        return is_saved
 
     def latest(self, candidate: Candidate) -> list[ProbeRow]:
         """Return the newest rows of a driver, whatever they were found under and however old."""

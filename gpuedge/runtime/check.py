@@ -22,8 +22,8 @@ from gpuedge.runtime import check_text, clock, yardstick
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.forecast import Forecast
 from gpuedge.runtime.inputs import samples
-from gpuedge.runtime.request import make_request
-from gpuedge.runtime.strings import AUTO, CPU, find
+from gpuedge.runtime.request import Request, make_request
+from gpuedge.runtime.strings import AUTO, CPU
 from gpuedge.safety.machine import package_versions
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def check(
     graph = opened.specialise(shapes, rewrites=request.policy.rewrites)
     checker = _Checker(graph, request.policy, POOL.cpu())
     cpu = checker.on_cpu()
-    by_device = [checker.on_device(row, cpu["ns"]) for row in _rows(request.device)]
+    by_device = [checker.on_device(row, cpu["ns"]) for row in _rows(request)]
     source = model if isinstance(model, str) else getattr(model, "__fspath__", lambda: "")()
     packages = package_versions(PACKAGES).items()
     versions = {"gpuedge": __version__, **{n: now or "not installed" for n, now in packages}}
@@ -260,14 +260,14 @@ def check(
     )  # fmt: skip
 
 
-def _rows(asked: str) -> list[ProbeRow]:
+def _rows(request: Request) -> list[ProbeRow]:
     """Return what was asked for: a device, or the best one of each level."""
-    if asked == CPU:
+    if request.device == CPU:
         return []
-    if asked != AUTO:
-        return [find(asked, POOL.current())]
+    if request.device != AUTO:
+        return [POOL.named(request.device, request.backends)]
     best: dict[str, ProbeRow] = {}
-    for row in POOL.current().devices:
+    for row in POOL.current(request.backends).devices:
         best.setdefault(row.backend, row)
     return list(best.values())
 

@@ -39,7 +39,7 @@ from gpuedge.executors.driver_calls import cause_of
 from gpuedge.runtime import clock, opening
 from gpuedge.runtime.health import DEMOTED, RECOVERING, DeviceState
 from gpuedge.runtime.opening import INLINE
-from gpuedge.runtime.strings import CPU, find
+from gpuedge.runtime.strings import CPU, check_in_use, find
 from gpuedge.safety.deadline import DeadlineCall, NoThreadError
 from gpuedge.safety.interrupts import held, rlock
 from gpuedge.safety.monitor import Monitor
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str]
 """A device string with its number, and where the driver lives."""
+
+Backends = tuple[str, ...]
+"""Names of backends; none: those of the settings."""
 
 log = logging.getLogger("gpuedge")
 
@@ -345,6 +348,16 @@ def bounded(call: Callable[[], None], seconds: float, name: str) -> bool:
     return True
 
 
+@dataclass
+class _Known:
+    """A report that is in use, the newest of this process at the time, and when it is renewed."""
+
+    report: ProbeReport
+    newest: ProbeReport | None
+    asked: int
+    again_ns: int | None = None
+
+
 class Pool:
     """The devices of this process by device string; a forked child starts with none.
 
@@ -352,11 +365,6 @@ class Pool:
     ----------
     limits : RetryLimits, optional
         How often a device may fail.
-
-    Attributes
-    ----------
-    again_ns : int or None
-        When drivers that missed the deadline of the probe are asked again, if anybody wants them.
     """
 
     def __init__(self, limits: RetryLimits | None = None) -> None:
@@ -371,10 +379,9 @@ class Pool:
         self._probing = rlock()
         self._owner = os.getpid()
         self._devices: dict[Key, PooledDevice] = {}
-        self._report: ProbeReport | None = None
-        self._newest: ProbeReport | None = None  # of this process, when `_report` was taken
-        self._asked = 0
-        self.again_ns: int | None = None
+        self._reports: dict[Backends, _Known] = {}
+        self._probes = 0  # how often drivers were asked
+        self._waited: dict[str, int] = {}  # what that was when a backend was waited for
 
     def after_fork(self) -> None:
         """Start empty in a forked child; locks that threads of the parent held stay behind."""
@@ -388,36 +395,52 @@ class Pool:
             self._inherited.append(self._devices)
             self._start()
 
-    def report(self) -> ProbeReport:
-        """Return the probe report of this process; probes on first use.
+    def report(self, backends: Backends = (), device: str = "") -> ProbeReport:
+        """Return the probe report of this process on some backends; probes on first use.
 
         A missed deadline may say more of the machine than of the driver: `again_ns` is when the
         drivers are asked again, and a newer report that the caller asked for counts at once.
+
+        Parameters
+        ----------
+        backends : tuple of str, optional
+            By default those of the settings.
+        device : str, optional
+            Its backend is looked at, too.
         """
         from gpuedge.probing import api
 
         self.after_fork()
+        names = _with(backends or api.chosen(), device)
         with self._probing:  # not the other lock: requests go on meanwhile
-            known = self._report
-            if known is None:
-                self._asked = 0
-                newer = api.probe()
-            elif not any(row.is_open for row in known.tried):
-                return known
-            elif api.newest is not self._newest and api.newest is not None:
-                newer = api.newest
-            elif self.again_ns is not None and clock.now_ns() >= self.again_ns:
-                newer = api.probe()
+            known = self._reports.get(names)
+            if known is not None and not any(row.is_open for row in known.report.tried):
+                return known.report
+            newest = api.newest(names)
+            if known is None or (known.again_ns is not None and clock.now_ns() >= known.again_ns):
+                self._probes += 1
+                newer = api.probe(backends=names)
+            elif newest is not known.newest and newest is not None:
+                newer = newest
             else:
-                return known
-            self._newest, self.again_ns = api.newest, None
-            if self._asked < DEFAULT.retries and any(r.is_starved for r in newer.tried):
-                self.again_ns = clock.now_ns() + DEFAULT.retry_ns(self._asked)
-                self._asked += 1
-            if known is not None and self._renames(known, newer):
-                newer = known
-            self._report = _ruled_out(newer) if self._is_forked else newer
-            return self._report
+                return known.report
+            taken = _Known(newer, api.newest(names), 0 if known is None else known.asked)
+            if taken.asked < DEFAULT.retries and any(r.is_starved for r in newer.tried):
+                taken.again_ns = clock.now_ns() + DEFAULT.retry_ns(taken.asked)
+                taken.asked += 1
+            if known is not None and self._renames(known.report, newer):
+                taken.report = known.report
+            elif self._is_forked:
+                taken.report = _ruled_out(newer)
+            self._reports[names] = taken
+            return taken.report
+
+    def again_ns(self, backends: Backends = ()) -> int | None:
+        """Return when drivers that missed the deadline of the probe are asked again."""
+        from gpuedge.probing import api
+
+        known = self._reports.get(backends or api.chosen())
+        return None if known is None else known.again_ns
 
     def _renames(self, known: ProbeReport, newer: ProbeReport) -> bool:
         """Tell whether a report gives the name of a device in use to another one."""
@@ -426,28 +449,35 @@ class Pool:
         before, after = ({r.device: (r.key, r.index) for r in x.tried} for x in (known, newer))
         return any(before.get(name) != after.get(name) for name in used)
 
-    def current(self) -> ProbeReport:
+    def current(self, backends: Backends = (), device: str = "") -> ProbeReport:
         """Return the report with what the crash blocklist says now: it may have learnt since."""
         from gpuedge.probing import pins
 
-        report = self.report()
+        report = self.report(backends, device)
         rows = pins.apply(report.tried)
         return report if rows is report.tried else report.replace(tried=tuple(rows))
 
-    def named(self, device: str) -> ProbeRow:
+    def named(self, device: str, backends: Backends = ()) -> ProbeRow:
         """Return the usable row of a device string, with what the blocklist says now.
 
-        A look in the background at drivers that the probe's deadline cut off is waited for: who
-        names one wants it.
+        Parameters
+        ----------
+        device : str
+        backends : tuple of str, optional
+            Those that may be used; by default those of the settings.
 
         Raises
         ------
         NoUsableDeviceError (GE-103)
         """
-        return self._usable(device, self.current)
+        check_in_use(device, backends)
+        return self._usable(device, lambda: self.current(backends, device))
 
     def _usable(self, device: str, report: Callable[[], ProbeReport]) -> ProbeRow:
         """Return the usable row of a device string in a report.
+
+        Who names a device wants it: a driver that was not done within the deadline of the probe is
+        given more time, once each time that the drivers were asked.
 
         Raises
         ------
@@ -455,12 +485,17 @@ class Pool:
         """
         from gpuedge.probing import api
 
+        backend = device.partition(":")[0]
         try:
             return find(device, report())
         except NoUsableDeviceError:
-            rows = (r for r in report().tried if r.backend == device.partition(":")[0])
-            if not (any(row.is_starved for row in rows) and api.wait_for_look(NAMED_S)):
+            rows = [r for r in report().tried if r.backend == backend and r.is_open]
+            if not rows or self._waited.get(backend) == self._probes:
                 raise
+        self._waited[backend] = self._probes
+        text = "%s: %s was not done in the time of a start; it is waited for, at most %g s"
+        log.warning(text, device, rows[0].name, NAMED_S)
+        api.probe(backends=(backend,), deadline_s=NAMED_S)
         return find(device, report())
 
     def row(self, device: str) -> ProbeRow:
@@ -470,16 +505,16 @@ class Pool:
         ------
         NoUsableDeviceError (GE-103)
         """
-        row = self.named(device)
+        row = self._usable(device, lambda: self.current(device=device))
         if opening.is_stale(row):  # the driver was replaced: the old verdict says nothing of it
             with self._lock:
-                self._report = None
-            row = find(device, self.current())
+                self._reports.clear()
+            row = find(device, self.current(device=device))
         return row
 
     def blocked(self, device: str) -> Reason | None:
         """Return why the blocklist says that a device be left alone now, None if it does not."""
-        rows = (r for r in self.current().tried if r.device == device)
+        rows = (r for r in self.current(device=device).tried if r.device == device)
         row = next((r for r in rows if r.code == "crash-blocklist"), None)
         if row is None:
             return None
@@ -506,7 +541,7 @@ class Pool:
         One device may be open inline and in a process of its own at the same time. Raises
         NoUsableDeviceError (GE-103) and DeviceError (GE-4xx).
         """
-        name = self._usable(device, self.report).device
+        name = self._usable(device, lambda: self.report(device=device)).device
         return self.device(name, isolation).open(lambda: self._open_gpu(name, isolation))
 
     def executor(self, device: str, isolation: str = INLINE) -> Executor:
@@ -554,7 +589,8 @@ class Pool:
     def _cleared(self) -> list[Any]:
         self.after_fork()
         with self._lock:
-            before, self._report = list(self._devices.values()), None
+            before = list(self._devices.values())
+            self._reports.clear()
             self._devices = {device.key: device for device in before if device.is_stuck}
         for device in before:
             device.stop()
@@ -572,6 +608,12 @@ class Pool:
                 give_back = partial(executor.give_back, DEVICE_END_S)
                 if not bounded(give_back, 2 * DEVICE_END_S, f"close {executor.device}"):
                     log.debug("%s is left open: it does not answer", executor.device)
+
+
+def _with(backends: Backends, device: str) -> Backends:
+    """Return the backends with that of a device, which may be a plug-in."""
+    backend = device.partition(":")[0]
+    return backends if not backend or backend in backends else (*backends, backend)
 
 
 def _ruled_out(report: ProbeReport) -> ProbeReport:

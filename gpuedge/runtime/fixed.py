@@ -61,7 +61,7 @@ class FixedDevice:
         if self.device != CPU:
             _ = compilation.model.graph  # what is wrong with a model is said before any device
         if self._is_pooled and self.device != CPU:
-            self.device = compilation.pool.named(self.device).device
+            self.device = compilation.pool.named(self.device, request.backends).device
         self._may_fall_back = request.fallback == "cpu" or self.device == CPU
         self._owner = os.getpid()
         self._inherited: list[object] = []

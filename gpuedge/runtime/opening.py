@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpuedge import backends
 from gpuedge.core import debug
-from gpuedge.core.errors import DeviceLostError, UsageError
+from gpuedge.core.errors import DeviceLostError, DriverError, GpuEdgeError, UsageError
 from gpuedge.executors.driver_calls import cause_of
 from gpuedge.safety import paths
-from gpuedge.safety.interrupts import held
+from gpuedge.safety.interrupts import held, is_of_handler
 
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl
@@ -93,10 +93,17 @@ def _open_inline(row: ProbeRow, options: Mapping[str, Any]) -> GpuExecutor:
             impl = backends.load(row.backend).open(row.info(), **options)
         marker.quiet()
         return _executor_of(impl, row, INLINE, marker)
-    except BaseException:
+    except BaseException as error:
         marker.quiet()
         marker.close()
-        raise
+        if isinstance(error, GpuEdgeError) or is_of_handler(error):
+            raise
+        raise DriverError(  # a plug-in's
+            f"The device '{row.device}' did not open.",
+            known=f"{type(error).__name__}: {error}",
+            hint="gpuedge probe --refresh tries its driver in a process of its own",
+            reason="open-failed",
+        ) from error
 
 
 def _open_isolated(row: ProbeRow) -> GpuExecutor:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError, UsageError
 from gpuedge.decide.policy import Policy
+from gpuedge.probing.api import chosen as backends_in_use
 from gpuedge.runtime.opening import INLINE, PROCESS
-from gpuedge.runtime.strings import AUTO, wanted
+from gpuedge.runtime.strings import AUTO, CPU, wanted
 
 if TYPE_CHECKING:
     from gpuedge.executors.base import Executor, Progress
@@ -21,7 +22,8 @@ class Request:
 
     `executor` is given where the caller opened the device; it stays the caller's. `isolation` says
     where the driver of a device from the pool lives (``inline`` or ``process``). `stays` says that
-    operands and results are to stay there (`gpuedge.executors.resident`). `told` holds
+    operands and results are to stay there (`gpuedge.executors.resident`). `backends` are those that
+    may be used (none: those of the settings). `told` holds
     what was logged. `progress` is told how far the compiling has come that the caller waits for.
     `may_tune`: that is no request, which would have to wait for a tuner.
     """
@@ -32,6 +34,7 @@ class Request:
     executor: Executor | None = None
     isolation: str = INLINE
     stays: bool = False
+    backends: tuple[str, ...] = ()
     may_tune: bool = True
     told: set[str] = field(default_factory=set, compare=False, repr=False)
     progress: Progress | None = field(default=None, compare=False, repr=False)
@@ -94,7 +97,9 @@ def make_request(
                     hint=f"gpuedge.open({device.name!r}, isolation={isolation!r})",
                 )
             return Request(executor.device, rules, chosen.value, executor, kept)
-    return Request(wanted(device), rules, chosen.value, isolation=where)
+    name = wanted(device)
+    in_use = () if name == CPU else backends_in_use()
+    return Request(name, rules, chosen.value, isolation=where, backends=in_use)
 
 
 def check_progress(progress: Any) -> Progress | None:

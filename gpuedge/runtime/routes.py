@@ -147,10 +147,10 @@ def survey(
     rest : callable
         Called between the steps.
     """
-    report = pool.current()
+    report = pool.current(request.backends)
     rest()
     database = next((r.database for r in report.tried if r.database), "")
-    result = Survey(request, database=database, again_ns=pool.again_ns)
+    result = Survey(request, database=database, again_ns=pool.again_ns(request.backends))
     surveyor = _Surveyor(model, request, pool.cpu().kernel, cpu_ns, result)
     for candidate, row in candidates_of(report):
         result.candidates.append(surveyor.looked_at(candidate, row))
@@ -268,7 +268,8 @@ def named_decision(
         Which kernels were tuned on it.
     """
     is_probed = request.executor is None and device != CPU
-    candidates = [c for c, _ in candidates_of(pool.current())] if is_probed else []
+    report = pool.current(request.backends, device) if is_probed else None
+    candidates = [] if report is None else [c for c, _ in candidates_of(report)]
     if device not in {CPU, *(c.device for c in candidates)}:
         candidates.insert(0, DeviceCandidate(device))
     if in_use == device:  # whatever probing says by now, it is open

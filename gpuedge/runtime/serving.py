@@ -18,7 +18,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
@@ -46,6 +45,7 @@ from gpuedge.runtime.queueing import Queued
 from gpuedge.runtime.shapes import BesideLate, Compiler
 from gpuedge.runtime.strings import CPU
 from gpuedge.safety.deadline import DeadlineCall, NoThreadError, started
+from gpuedge.safety.future import Answer
 from gpuedge.safety.interrupts import held
 from gpuedge.safety.monitor import POLL_S, Monitor
 from gpuedge.safety.watchdog import LOOK_S, STRETCH, Watch
@@ -430,7 +430,7 @@ class Server:
 
     def submit(
         self, arrays: Mapping[str, Array], shapes: Shapes, timeout_s: float | None
-    ) -> Future[Outputs]:
+    ) -> Answer[Outputs]:
         """Queue a request and return its future; wait while too many are waiting.
 
         Raises ClosedError, RequestTimeoutError, and UsageError where this is a callback of one of

@@ -77,6 +77,31 @@ def wanted(device: str | None) -> str:
         raise
 
 
+def check_in_use(device: str, backends_: Sequence[str] = ()) -> None:
+    """Refuse a device whose backend the setting ``backends`` leaves out.
+
+    Parameters
+    ----------
+    device : str
+    backends_ : sequence of str, optional
+        What the setting was; by default what it is.
+
+    Raises
+    ------
+    NoUsableDeviceError (GE-103)
+    """
+    setting = config.get("backends")
+    in_use = backends_ or setting.value or backends.PROBED
+    if device.partition(":")[0] in in_use or tuple(in_use) == backends.PROBED:
+        return
+    raise NoUsableDeviceError(
+        f"The device '{device}' cannot be used here.",
+        asked_by=f"device={device!r}",
+        known=f"the setting 'backends' leaves these in use: {', '.join(in_use)}",
+        hint="name one of them, or add its backend to GPUEDGE_BACKENDS or config(backends=...)",
+    )
+
+
 def find(device: str, report: ProbeReport) -> ProbeRow:
     """Return the usable row a device string means.
 

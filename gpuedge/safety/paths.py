@@ -52,13 +52,20 @@ def cache_folder() -> str:
     """Return the cache folder (`GPUEDGE_CACHE_DIR`, else the platform's); it may not exist."""
     named: str = config.get("cache_dir").value
     if named:
-        return os.path.expanduser(named)
+        return _with_home(named)
     if sys.platform == "linux":  # what platformdirs answers, without the 7 ms of importing it
         base = os.environ.get("XDG_CACHE_HOME", "").strip()
-        return os.path.join(os.path.expanduser(base or "~/.cache"), "gpuedge")
+        return os.path.join(_with_home(base or "~/.cache"), "gpuedge")
     from platformdirs import user_cache_dir
 
     return user_cache_dir("gpuedge")
+
+
+def _with_home(path: str) -> str:
+    """Return a path with the user's home folder in it, one that cannot be where there is none."""
+    full = os.path.expanduser(path)
+    # A user without a home would get a folder called ~ wherever the application runs.
+    return os.path.join(os.devnull, "no-home", full[2:]) if full[:2] in ("~", "~/") else full
 
 
 def cache_dir() -> Path:

@@ -47,7 +47,7 @@ REPORT = ProbeReport((row("vulkan", WIDE), row("gles20", TEXTURES)), "0.1.0", 0.
 @pytest.fixture(autouse=True)
 def devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two devices that probing found; opening one is an error."""
-    monkeypatch.setattr(POOL, "current", lambda: REPORT)
+    monkeypatch.setattr(POOL, "current", lambda *_: REPORT)
     monkeypatch.setattr(gpuedge, "probe", lambda **_: REPORT, raising=False)
 
     def refuse(*_: object, **__: object) -> None:
@@ -147,7 +147,7 @@ def test_a_software_rasteriser_is_measured_on_this_machine(
 ) -> None:
     soft = [row(level, caps, is_software=is_software) for level, caps, is_software in (
         ("vulkan", WIDE, False), ("gles20", TEXTURES, True))]  # fmt: skip
-    monkeypatch.setattr(POOL, "current", lambda: ProbeReport(tuple(soft), "0.1.0", 0.5))
+    monkeypatch.setattr(POOL, "current", lambda *_: ProbeReport(tuple(soft), "0.1.0", 0.5))
     asked: list[str] = []
 
     def measured(one: ProbeRow) -> dict[str, float]:
@@ -253,7 +253,7 @@ def test_a_cpu_that_cannot_run_it_fails_the_check(
 
 
 def test_without_a_gpu_the_cpu_runs_all(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(POOL, "current", lambda: ProbeReport((), "0.1.0", 0.5))
+    monkeypatch.setattr(POOL, "current", lambda *_: ProbeReport((), "0.1.0", 0.5))
     found = gpuedge.check(file, shapes={"x": (2, 3, 8, 8)})
     assert found.is_ok and found.devices == ()
     assert {n.places["cpu"].device for n in found.nodes} == {"host", "cpu"}

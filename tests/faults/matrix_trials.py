@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import kit
+from looks import wait_for_looks
 from matrix_state import answered, images, left_behind, network, single_operations, state
 
 import gpuedge
@@ -31,7 +32,6 @@ from gpuedge.core.errors import (
     OutOfMemoryError,
 )
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.probing.api import wait_for_look
 
 REQUESTS = 16
 """Requests of a trial in service; the fault comes at one of the first."""
@@ -137,7 +137,7 @@ class Application:
             if took > trial["deadline_s"] + OVERRUN_S:
                 wrong.append(f"took {took:.2f} s of {trial['deadline_s']} s")
             wrong += self._compute(trial, is_refused=all(r.status != "ok" for r in rows))
-            wait_for_look(LOOK_S)
+            wait_for_looks(LOOK_S)
             wrong += [f"left {what}" for what in self._left(before)]
         return {"wrong": wrong, "found": found, "probe_s": round(took, 3)}
 

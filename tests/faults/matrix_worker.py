@@ -70,7 +70,7 @@ class Worker:
         self.folder.mkdir(parents=True, exist_ok=True)
         ours, theirs = os.pipe()
         env = {**os.environ, "MATRIX_FOLDER": str(self.folder)}
-        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(FAULTS)])
+        env["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, FAULTS, FAULTS.parent)))
         with open(self.folder / "output.txt", "wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, *self.program, str(theirs)],

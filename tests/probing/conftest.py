@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from looks import wait_for_looks
 from probing_fakes import WORKER
 
 from gpuedge import backends
@@ -15,11 +16,8 @@ from gpuedge.probing import api, run
 @pytest.fixture(autouse=True)
 def no_look_is_under_way() -> Iterator[None]:
     """Let no test meet what another one left to the background."""
-    api._background = None
     yield
-    look, api._background = api._background, None
-    if look is not None:
-        look._call.wait(60)
+    wait_for_looks()
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from looks import wait_for_looks
 from probing_fakes import started
 
 from gpuedge import backends
@@ -201,27 +202,40 @@ def test_sealed_nonsense_is_rebuilt(probed: Path) -> None:
     assert started(probed) == ONCE * 2
 
 
-@pytest.mark.parametrize("place", ["file", "file/inside"])
-def test_unwritable_cache_folder_costs_only_time(
-    fakes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+def test_verdicts_that_cannot_be_written_are_good_for_this_process(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (fakes / "file").write_text("in the way")
-    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(fakes / place))
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(fakes / "file"))
     for _ in range(2):
-        assert summary(probe()) == EXPECTED
+        report = probe()
+        assert summary(report) == EXPECTED
+    assert started(fakes) == ONCE and all(row.is_cached for row in report.tried)
+    probe(refresh=True)
     assert started(fakes) == ONCE * 2
     assert (fakes / "file").read_text() == "in the way"
     (told,) = [r.getMessage() for r in caplog.records if "cannot be written" in r.getMessage()]
-    assert str(fakes / place) in told and "GPUEDGE_CACHE_DIR" in told, "once, with its path"
+    assert str(fakes / "file") in told and "GPUEDGE_CACHE_DIR" in told, "once, with its path"
 
 
-def test_full_disk_costs_only_time(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_that_has_room_again_gets_what_was_found(
+    probed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
-    assert summary(probe()) == EXPECTED
-    assert {p.name for p in (fakes / "cache").iterdir()} <= {"lock", "capability_db"}
+    store_file(probed).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        for _ in range(2):
+            assert summary(probe()) == EXPECTED
+        assert started(probed) == ONCE * 2
+        left = {p.name for p in (probed / "cache").iterdir()}
+        assert left <= {"lock", "capability_db"}
+    monkeypatch.setenv("PROBE_FAKES", "ok@2")
+    probe()
+    body = load_sealed(store_file(probed), verdicts.SCHEMA)
+    assert body is not None and len(body["entries"]) == len(EXPECTED) + 1
 
 
 def test_backend_that_cannot_list_its_drivers_is_broken(
@@ -272,13 +286,11 @@ def test_what_the_deadline_cuts_off_is_looked_at_in_the_background(
     monkeypatch.setenv("PROBE_FAKES", "slow ok")
     monkeypatch.setenv("PROBE_SLOW", "2")
     assert all(row.is_starved for row in probe(deadline_s=0.001).tried)
-    look = api._background
-    assert look is not None
-    assert probe(deadline_s=0.01).tried[0].reason.endswith(WORDS), "no second one is started"
-    assert api._background is look
+    assert probe(deadline_s=0.01).tried[0].reason.endswith(WORDS)
     waited = probe(deadline_s=60)
     assert {row.status for row in waited.tried} == {"ok"}
     count = started(fakes)
+    assert count == 2, "no second look was begun while one was under way"
     assert {row.status for row in probe().tried} == {"ok"}
     assert started(fakes) == count, "it was stored"
 
@@ -288,22 +300,23 @@ def test_look_in_the_background_makes_the_newest_report(
 ) -> None:
     monkeypatch.setenv("PROBE_FAKES", "slow segv")
     cut = probe(deadline_s=0.001)
-    assert api.newest is cut
-    look = api._background
-    assert look is not None and look._call.wait(60)
-    assert api.newest is not None
-    assert {row.name: row.status for row in api.newest.tried} == {
-        "soft slow": "ok", "segv": "crashed",
-    }  # fmt: skip
-    assert [row.device for row in api.newest.tried] == ["fake:0", "fake"]
+    assert api.newest(("fake",)) is cut
+    wait_for_looks()
+    newest = api.newest(("fake",))
+    assert newest is not None
+    assert {row.name: row.status for row in newest.tried} == {"soft slow": "ok", "segv": "crashed"}
+    assert [row.device for row in newest.tried] == ["fake:0", "fake"]
 
 
 def test_fork_waits_for_no_look_of_its_parent(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROBE_FAKES", "slow")
+    monkeypatch.setenv("PROBE_SLOW", "2")
     probe(deadline_s=0.001)
-    look = api._background
-    assert look is not None
-    monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert look.is_over and look.wait(look._cut, 60.0) == {}
+    with monkeypatch.context() as patch:
+        parent = os.getpid()
+        patch.setattr(os, "getpid", lambda: parent + 1)
+        assert probe(deadline_s=60).tried[0].status == "ok"
+    assert started(fakes) == 2, "it looked itself"
 
 
 def test_no_candidates_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from probing_fakes import WORKER
 from gpuedge.backends.base import Candidate
 from gpuedge.probing import judge as judge_module
 from gpuedge.probing import launcher
-from gpuedge.probing.api import _is_lasting, _probe_new
+from gpuedge.probing.api import ProgressTeller, _is_lasting, _probe_new
 from gpuedge.probing.judge import (
     BUDGET_S,
     Transcript,
@@ -193,7 +193,8 @@ def test_driver_that_spins_or_hangs_is_ended_after_a_time_of_its_own(
     launcher.Launcher(request).run()
     assert time.monotonic() < request["ends"] - 10
     told = EventReader(tmp_path / "rows", "t", ROWS).take(is_over=True)
-    ((bad,), (good,)) = (e["rows"] for e in sorted(told, key=lambda e: int(e["at"])))
+    judged = sorted((e for e in told if e["event"] == "rows"), key=lambda e: int(e["at"]))
+    ((bad,), (good,)) = (e["rows"] for e in judged)
     assert (bad.status, good.status) == ("timeout", "ok")
     assert says in bad.reason
     assert _is_lasting(bad)
@@ -227,5 +228,6 @@ def test_starved_rows_are_no_news(
     )
     rows = [row, row.replace(evidence={"step": "run"})]
     monkeypatch.setattr("gpuedge.probing.run.probe_all", lambda *_, **__: [rows])
-    _probe_new({"key": Candidate("b", "k", "f")}, 4.0, 0.0)
+    teller = ProgressTeller(None, 1)
+    _probe_new({"key": Candidate("b", "k", "f")}, 4.0, 0.0, teller, lambda: False)
     assert [r.levelname for r in caplog.records if r.levelno >= 30] == ["WARNING"]

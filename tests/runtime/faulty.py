@@ -230,7 +230,7 @@ class FaultyPool(Pool):
         self.marked_by: Callable[[str], Marker] | None = None
         self._on_the_cpu = HookedCpu(self)
 
-    def report(self) -> ProbeReport:
+    def report(self, backends: tuple[str, ...] = (), device: str = "") -> ProbeReport:
         return self.known
 
     def cpu(self) -> CpuExecutor:

@@ -61,7 +61,7 @@ def test_first_answer_is_the_cpu_s_and_nothing_is_probed_or_opened(world: World)
     pool = world.pool(10, 1)
     compiled = world.auto(pool)
     report, asked = pool.report, list[str]()
-    pool.report = lambda: asked.append(threading.current_thread().name) or report()  # type: ignore
+    pool.report = lambda *_: asked.append(threading.current_thread().name) or report()  # type: ignore
     np.testing.assert_array_equal(result(compiled), WANTED)
     assert world.background.wait(10)
     assert asked == [] and pool.devices == []
@@ -115,10 +115,12 @@ def test_gpus_that_missed_the_deadline_are_looked_for_again(world: World) -> Non
     there = pool.report()
     (first, *rest) = there.tried
     starved = first.replace(status="timeout", code="deadline", evidence={"is_unfinished": True})
-    pool.known, pool.again_ns = there.replace(tried=(starved, *rest)), 30 * 10**9
+    pool.known = there.replace(tried=(starved, *rest))
+    pool.again_ns = lambda _: 30 * 10**9  # type: ignore
     compiled = world.auto(pool)
     world.serve(compiled, 100)
-    pool.known, pool.again_ns = there, None
+    pool.known = there
+    pool.again_ns = lambda _: None  # type: ignore
     assert compiled.decision.device == "cpu" and pool.devices == []
     while world.clock.now < 30 * 10**9:
         world.serve(compiled)

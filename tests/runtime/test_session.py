@@ -49,7 +49,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in this file may get as far as a driver or a probe."""
     from gpuedge.runtime.devices import POOL
 
-    monkeypatch.setattr(POOL, "report", lambda: pytest.fail("a driver would be touched"))
+    monkeypatch.setattr(POOL, "report", lambda *_: pytest.fail("a driver would be touched"))
 
 
 def test_model_as_path_bytes_and_proto_gives_the_same(tmp_path: Path) -> None:

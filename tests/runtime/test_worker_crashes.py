@@ -37,7 +37,7 @@ class NullPool(Pool):
 
     tried = 0
 
-    def report(self) -> ProbeReport:
+    def report(self, backends: tuple[str, ...] = (), device: str = "") -> ProbeReport:
         return ProbeReport((ROW,), gpuedge.__version__)
 
     def _try_in_child(self, name: str, stop: Any) -> str | None:

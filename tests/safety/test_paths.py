@@ -258,3 +258,16 @@ def test_stamp_changes_with_each_replacement(tmp_path: Path) -> None:
     assert all(a != b for a, b in pairwise(stamps))
     assert stamps[0] is None
     assert paths.stamp("a\0b") is None
+
+
+@pytest.mark.parametrize("named", ["", "~", "~/models"])
+def test_user_without_a_home_gets_no_folder_called_tilde(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", named)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000)
+    assert not paths.write_atomic(paths.cache_dir() / "file", b"x")
+    assert list(tmp_path.iterdir()) == []
