@@ -22,7 +22,7 @@ API = """# Python API
 This page is made from the docstrings by `make generate`. `import gpuedge` loads no driver and no
 numpy. Everything is also told by `help(gpuedge.conv2d)`. [Running models](../running-models.md)
 says how to use it, [numerics](../numerics.md) how far results may be from the exact ones. Every
-error is a `gpuedge.GpuEdgeError`; [errors](../troubleshooting.md#error-codes) lists all of them.
+error is a `gpuedge.GpuEdgeError`; [errors](errors.md) lists all of them.
 """
 
 SETTINGS_PAGE = """# Settings
