@@ -137,7 +137,7 @@ class Side:
 
     def used(self, call: Call) -> str:
         """Return the variants that serve a call, which is compiled for this."""
-        self.executor.rule_out(self.ruled_out)
+        self.executor.without(self.ruled_out)
         call(self.device)
         kernels = [k for made in self.executor.made for r in made.rows for k in r.kernel.split("+")]
         return " ".join(k for k in dict.fromkeys(kernels) if k not in MOVING)

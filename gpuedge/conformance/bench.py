@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,13 +68,17 @@ class Watched(GpuExecutor):
         self.made.append(model)
         return model
 
+    def without(self, variants: Iterable[str]) -> None:
+        """Use none of these variants from now on; forget what was compiled."""
+        self.made.clear()
+        self._restricted = set(variants)
+
     def start(self, case: Case) -> None:
         """Start a case: forget what was compiled; use no variant of its rivals.
 
         One of one variant may use what works, though its driver does not call it fast.
         """
-        self.made.clear()
-        self._restricted = set(case.rivals)
+        self.without(case.rivals)
         is_forced = case.variant and self._own.dot_products
         self.caps = replace(self._own, dot_products=2) if is_forced else self._own
 
