@@ -119,18 +119,20 @@ def _tune(options: argparse.Namespace, output: Output) -> int:
         "kernels": [{"key": key, **plain(kernel)} for key, kernel in found.items()],
     }  # fmt: skip
     title = f"{row.device} ({row.name}), in {duration(took_s * 1e9)}"
-    output.show(body, _parts(title, found))
+    output.show(body, _parts(title, found, is_full=options.full))
     if not tuner.is_kept:
         output.log("The cache folder cannot be written: no session will use these results.")
-    wrong = [key for key, kernel in found.items() if kernel.is_wrong]
+    wrong = [label_of(key) for key, kernel in found.items() if kernel.is_wrong]
+    if wrong:
+        output.log(f"No variant is right of {', '.join(wrong)}: the usual one is used as ever.")
     return 0 if tuner.is_kept and not wrong else 1
 
 
-def _parts(title: str, found: Tunings) -> Iterator[str | Table]:
+def _parts(title: str, found: Tunings, *, is_full: bool) -> Iterator[str | Table]:
     """Yield a row for each kernel, and one for each variant that is not to be used."""
     columns = ("operation", "output (texels)", "usual variant", "variant now", "times as fast")
     rows = [
-        (*label_of(key).split(), kernel.usual, kernel.variant, _gain(kernel))
+        (*label_of(key).split(), kernel.usual, kernel.variant, _gain(kernel, is_full=is_full))
         for key, kernel in found.items()
     ]
     yield Table(title, columns, rows)
@@ -144,11 +146,9 @@ def _parts(title: str, found: Tunings) -> Iterator[str | Table]:
     yield Table("Left out on this device", ("kernel", "variant", "why"), wrong)
 
 
-def _gain(kernel: TunedKernel) -> str:
+def _gain(kernel: TunedKernel, *, is_full: bool) -> str:
     if kernel.effort == "none":
-        return "not timed"
+        return "not timed alone" if is_full else "not timed"
     if kernel.is_wrong:
         return "none is right"
-    if not kernel.ns:
-        return "not timed alone"
     return f"{kernel.gain:.2f}" if kernel.is_other else "as usual"

@@ -80,14 +80,17 @@ class TunedKernel:
     def after(self, old: TunedKernel | None, tried: Collection[str] = ()) -> TunedKernel:
         """Return what is known with an older record: the result of more effort, else the newer one.
 
-        What either leaves out stays so, but for what the older one does and was `tried` anew.
+        What either leaves out stays so, but for what the older one does and was `tried` anew; a
+        result that is left out by now gives way to any other.
         """
         if old is None:
             return self
         efforts = get_args(Effort)
         is_less = efforts.index(self.effort) < efforts.index(old.effort)
         still = {variant: why for variant, why in old.left_out.items() if variant not in tried}
-        return replace(old if is_less else self, left_out={**still, **self.left_out})
+        left_out = {**still, **self.left_out}
+        is_void = self.effort != "none" and old.variant in left_out
+        return replace(old if is_less and not is_void else self, left_out=left_out)
 
 
 Tunings = Mapping[str, TunedKernel]

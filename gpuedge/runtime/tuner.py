@@ -190,10 +190,9 @@ class Tuner:
             while (key := self._next(step, whole)) is not None:
                 self._tune(key, step)
         self.keys |= whole.choices.keys() | self._done
-        left = {k: c.variants[0] for k, c in whole.choices.items() if self._is_left(k)}
+        left = {k: c.variants[0] for k, c in whole.choices.items() if k not in self.known}
         if left:  # no time for these, or they are no step's: the next start is not to pay again
-            effort: Effort = "full" if self._effort == "full" else "none"
-            self._keep({k: TunedKernel(usual, usual, effort=effort) for k, usual in left.items()})
+            self._keep({key: TunedKernel(usual, usual) for key, usual in left.items()})
         self._place = len(steps), len(steps)
         self._rest()
 
@@ -260,11 +259,6 @@ class Tuner:
         known = self.known.get(key)
         is_less = self._effort == "full" and known is not None and known.effort != "full"
         return self._is_anew or known is None or is_less
-
-    def _is_left(self, key: str) -> bool:
-        """Tell whether a choice is due that nothing was ever measured of."""
-        known = self.known.get(key)
-        return self._is_due(key) and (known is None or known.ns == 0)
 
     def _next(self, step: Graph, whole: Plan) -> str | None:
         """Return a choice of a step that is due; None where there is none, or no time."""

@@ -566,3 +566,46 @@ def test_a_model_is_tuned_on_the_command_line_and_passed_on(
     told = capsys.readouterr()
     assert "The cache folder cannot be written" in told.err and "conv2d" in told.out
     assert out.stat().st_size > 1000
+
+
+def test_a_driver_that_computes_wrong_ends_with_what_is_left_out(
+    lavapipe: Candidate, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("VK_DRIVER_FILES", lavapipe.key)
+    monkeypatch.setenv("GPUEDGE_BACKENDS", "vulkan")
+    (tmp_path / "m.onnx").write_bytes(proto().SerializeToString())
+    right_program = GpuExecutor.program
+
+    def program(self: GpuExecutor, launch: Pass, kinds: Mapping[str, str]) -> Any:
+        is_wrong = launch.variant.startswith("conv2d") and launch.specs.get("KH") == 5
+        return right_program(self, slide(launch) if is_wrong else launch, kinds)
+
+    arguments = ["tune", str(tmp_path / "m.onnx"), "--device", "vulkan", "--full"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GpuExecutor, "program", program)
+        assert main(arguments) == 1
+    told = capsys.readouterr()
+    assert "No variant is right of conv2d 12x12x4x1" in told.err and "none is right" in told.out
+    assert "Left out on this device" in told.out and "differ from the CPU" in told.out
+    assert main(arguments) == 1  # it is known
+    capsys.readouterr()
+    assert main([*arguments, "--refresh"]) == 0
+    assert "Left out on this device" not in capsys.readouterr().out
+
+
+def test_what_is_no_step_of_its_own_is_not_timed_alone(
+    lavapipe: Candidate, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """As where what a whole plan chooses between is not in the plans of single steps."""
+    monkeypatch.setenv("VK_DRIVER_FILES", lavapipe.key)
+    monkeypatch.setenv("GPUEDGE_BACKENDS", "vulkan")
+    monkeypatch.setattr(Tuner, "_next", lambda *_: None)
+    made = proto()
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    assert main(["tune", str(tmp_path / "m.onnx"), "--device", "vulkan", "--full"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("not timed alone") == shown.count("not timed") >= 2
+    assert main(["tune", str(tmp_path / "m.onnx"), "--device", "vulkan"]) == 0
+    assert "not timed alone" not in capsys.readouterr().out

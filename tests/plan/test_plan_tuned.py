@@ -97,6 +97,9 @@ def test_less_effort_never_replaces_more_and_what_is_left_out_stays() -> None:
     both = {"matmul_tile": "no", "matmul_split": "x"}
     assert fast.after(full) == replace(full, left_out=both)
     assert full.after(fast) == replace(full, left_out=both)
+    assert replace(fast, left_out={"matmul_map": "x"}).after(full).variant == "matmul_rows"
+    begun = kernel("matmul_rows", left_out={"matmul_map": BEGUN})
+    assert begun.after(full).variant == "matmul_map"
     newer = replace(full, ns=6, left_out={})
     assert newer.after(full) == replace(newer, left_out={"matmul_tile": "no"})
     assert newer.after(full, tried=["matmul_tile"]) == newer
