@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
-    """Tune a model, or keep results of another machine; 1 if nothing of these can be used."""
+    """Tune a model, or keep results of another machine.
+
+    1 if nothing of these can be used, results cannot be kept, or no variant of a kernel is right.
+    """
     if (options.model is None) == (options.file is None):
         raise UsageError(
             "tune takes a model, or --import FILE.",
@@ -83,6 +87,10 @@ def _import(options: argparse.Namespace, output: Output) -> int:
 
 def _tune(options: argparse.Namespace, output: Output) -> int:
     check_readable(options.model, "model")
+    if options.out and os.path.realpath(options.out) == os.path.realpath(options.model):
+        raise UsageError(
+            "--out names the model itself.", asked_by="--out", hint="give it another file",
+        )  # fmt: skip
     check_writable(options.out, "--out")
     shapes = read_shapes(options.shape)
     with blaming(shape=(UsageError,)):
@@ -103,7 +111,7 @@ def _tune(options: argparse.Namespace, output: Output) -> int:
     found = {key: tuner.known[key] for key in sorted(tuner.keys)}
     took_s = time.perf_counter() - start
     if options.out is not None:
-        count = tunings.export(identity, Path(options.out), "--out")
+        count = tunings.export(identity, tuner.known, Path(options.out), "--out")
         output.log(f"{options.out}: {counted(count, 'kernel')} of {row.device} ({row.name})")
     body = {
         "schema": NAME, "model": options.model, "device": row.device, "name": row.name,
@@ -111,15 +119,20 @@ def _tune(options: argparse.Namespace, output: Output) -> int:
         "kernels": [{"key": key, **plain(kernel)} for key, kernel in found.items()],
     }  # fmt: skip
     title = f"{row.device} ({row.name}), in {duration(took_s * 1e9)}"
-    output.show(body, _parts(title, found))
-    return 0
+    output.show(body, _parts(title, found, is_full=options.full))
+    if not tuner.is_kept:
+        output.log("The cache folder cannot be written: no session will use these results.")
+    wrong = [label_of(key) for key, kernel in found.items() if kernel.is_wrong]
+    if wrong:
+        output.log(f"No variant is right of {', '.join(wrong)}: the usual one is used as ever.")
+    return 0 if tuner.is_kept and not wrong else 1
 
 
-def _parts(title: str, found: Tunings) -> Iterator[str | Table]:
+def _parts(title: str, found: Tunings, *, is_full: bool) -> Iterator[str | Table]:
     """Yield a row for each kernel, and one for each variant that is not to be used."""
     columns = ("operation", "output (texels)", "usual variant", "variant now", "times as fast")
     rows = [
-        (*label_of(key).split(), kernel.usual, kernel.variant, _gain(kernel))
+        (*label_of(key).split(), kernel.usual, kernel.variant, _gain(kernel, is_full=is_full))
         for key, kernel in found.items()
     ]
     yield Table(title, columns, rows)
@@ -133,7 +146,9 @@ def _parts(title: str, found: Tunings) -> Iterator[str | Table]:
     yield Table("Left out on this device", ("kernel", "variant", "why"), wrong)
 
 
-def _gain(kernel: TunedKernel) -> str:
+def _gain(kernel: TunedKernel, *, is_full: bool) -> str:
     if kernel.effort == "none":
-        return "not timed"
+        return "not timed alone" if is_full else "not timed"
+    if kernel.is_wrong:
+        return "none is right"
     return f"{kernel.gain:.2f}" if kernel.is_other else "as usual"

@@ -74,7 +74,7 @@ class Policy:
         (docs/numerics.md), so that one can tell whether a rewrite is to blame.
     tune : {"off", "fast", "full"}
         Whether kernels are chosen by what was measured on the very device, where something was
-        (docs/decision.md), and what is measured when a session first compiles for it. ``off``:
+        (docs/decision.md), and what is measured when a session is made for it. ``off``:
         nothing is, and nothing that is known is used. ``fast``: the most expensive kernels, for 2 s
         at most. ``full``: all, which takes minutes; `gpuedge tune --full` does it ahead. No request
         ever waits for that. Other variants have the same error bounds, and may have other last

@@ -27,7 +27,7 @@ from gpuedge.plan.select import (
     workgroup,
 )
 from gpuedge.plan.storages import EXACT, StoragePrecision, Storages
-from gpuedge.plan.tuned import UNTUNED, Tunings, key_of
+from gpuedge.plan.tuned import UNTUNED, Tunings, begun, key_of
 
 MAX_TRIPS = 16384
 """Longest loop nest of one invocation. lavapipe 22.3 stops without an error after 65,535 iterations
@@ -75,7 +75,7 @@ class Context:
         self.known: dict[int, Tensor] = {}
         self.ops: tuple[str, ...] = ()
         self.choices: dict[str, VariantChoice] = {}
-        self._tuned = tuned
+        self._tuned, self._begun = tuned, begun(tuned)
         self._kept = "" if precision.kind == EXACT.kind else precision.kind
         self._views: dict[str, list[str]] = {}  # by memory
         self._count = 0
@@ -316,7 +316,7 @@ class Context:
         tuned = self._tuned.get(key)
         rows = consider(
             op, known, self.caps, self.restricted, is_half=is_half, out=out, parts=parts,
-            tuned=tuned,
+            tuned=tuned, left_out=self._begun,
         )  # fmt: skip
         fitting = tuple(row.variant.id for row in rows if row.fits)
         if len(fitting) > 1 or tuned is not None:

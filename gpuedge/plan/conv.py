@@ -332,7 +332,7 @@ class _Job:
             return False
         inputs, weights, products = self._points(tiles)
         variant = ctx.best("conv2d", self.facts, 3, is_half=self.is_half, out=products.extents)
-        if len(variant.transforms) < 2 or not self._allows_transforms(variant, inputs):
+        if variant.is_exact or not self._allows_transforms(variant, inputs):
             self.facts["tiles"] = 0  # with more tensors to bind it might be chosen after all
             return False
 

@@ -59,6 +59,11 @@ class Variant:
         return replace(self, id=f"{self.id}{HALF}")
 
     @property
+    def is_exact(self) -> bool:
+        """Whether whole numbers come out exactly: not of the transformed tiles of Winograd."""
+        return len(self.transforms) < 2
+
+    @property
     def kernels(self) -> tuple[str, ...]:
         """All kernels that it launches."""
         return (self.kernel, *self.transforms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import KernelLimitError
@@ -19,6 +20,7 @@ ONE: Extents = (1, 1, 1, 1)
 
 BEATEN = "another variant scores higher here"
 SLOWER = "another variant was measured to be faster here"
+INEXACT = "the usual variant is exact for whole numbers, and this one is not"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ def consider(
     out: Extents = ONE,
     parts: tuple[int, int] = (1, 1),
     tuned: TunedKernel | None = None,
+    left_out: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Considered, ...]:
     """Return all variants of `op`, best first, each with the reason it is not used.
 
@@ -65,20 +68,31 @@ def consider(
     parts : pair of int
         Those of `Variant.grid`.
     tuned : TunedKernel, optional
-        What was measured: its variant is the best where it fits, and what it leaves out is not
-        used.
+        What was measured: its variant is the best where it fits and is as exact as the usual one.
+    left_out : mapping of str to str
+        Variants that measuring ruled out besides those that `tuned` does, and why. Where that is
+        all that fit, they are used.
     """
     mine = [v for v in variants() if v.op == op]
     if is_half:
         mine = [v.in_half() for v in mine if not v.transforms]
     scores = [(v.score.get(caps.device_class, v.score["any"]), v) for v in mine]
-    best, left_out = (tuned.variant, tuned.left_out) if tuned else ("", {})
-    found = ""
+    scores.sort(key=lambda pair: -pair[0])
+    whys = {
+        v.id: _why_not(v, facts, caps, restricted) or too_many(v, out, parts, caps)
+        for _, v in scores
+    }
+    fitting = [v for _, v in scores if not whys[v.id]]
+    if fitting and fitting[0].is_exact:
+        whys |= {v.id: INEXACT for v in fitting if not v.is_exact}
+    offered = [v.id for v in fitting if not whys[v.id]]
+    left_out = {**left_out, **(tuned.left_out if tuned else {})}
+    if not all(variant in left_out for variant in offered):
+        whys |= {v: f"left out on this device: {left_out[v]}" for v in offered if v in left_out}
+    best, found = tuned.variant if tuned else "", ""
     rows = list[Considered]()
-    for score, variant in sorted(scores, key=lambda pair: (pair[1].id != best, -pair[0])):
-        why = _why_not(variant, facts, caps, restricted) or too_many(variant, out, parts, caps)
-        if not why and variant.id in left_out:
-            why = f"left out on this device: {left_out[variant.id]}"
+    for score, variant in sorted(scores, key=lambda pair: pair[1].id != best):
+        why = whys[variant.id]
         if not why and found:
             why = SLOWER if found == best else BEATEN
         found = found or ("" if why else variant.id)

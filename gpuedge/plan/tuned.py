@@ -5,16 +5,19 @@ It is plain data, made by `gpuedge.runtime.tuner` and kept by `gpuedge.runtime.t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from gpuedge.core.kernel import Extents
 from gpuedge.core.text import plain
 from gpuedge.plan.library import HALF, variants
 
 Effort = Literal["none", "fast", "full"]
+
+BEGUN = "begun and not ended: a driver may have ended the process"
+"""Why a variant is left out while it is compiled and run first: of all kernels of the device."""
 
 Nanoseconds = Annotated[int, range(10**18 + 1)]
 
@@ -25,14 +28,15 @@ def _known(variant: str) -> str:
     return variant
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Return a text if it is one line that prints, for a record. Raises ValueError."""
     if plain(text, None) != text:
         raise ValueError("it is not one line of text that prints")
     return text
 
 
 VariantId = Annotated[str, _known]
-Why = Annotated[str, range(401), _line]
+Why = Annotated[str, range(401), one_line]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class TunedKernel:
     effort : {"none", "fast", "full"}
         How it was looked for. ``none``: there was no time left, or it was begun and not ended.
     left_out : mapping of str to str
-        Variants that are not to be used, and why.
+        Variants that are not to be used, unless all are left out, and why.
     """
 
     variant: VariantId
@@ -64,15 +68,43 @@ class TunedKernel:
         return self.variant != self.usual
 
     @property
+    def is_wrong(self) -> bool:
+        """Whether no variant was right, so that the usual one is used all the same."""
+        return self.effort != "none" and self.variant in self.left_out
+
+    @property
     def gain(self) -> float:
         """How many times as fast as the usual one it is; 1.0 where that is not known."""
         return self.usual_ns / self.ns if self.ns and self.usual_ns else 1.0
+
+    def after(self, old: TunedKernel | None, tried: Collection[str] = ()) -> TunedKernel:
+        """Return what is known with an older record: the result of more effort, else the newer one.
+
+        What either leaves out stays so, but for what the older one does and was `tried` anew; a
+        result that is left out by now gives way to any other.
+        """
+        if old is None:
+            return self
+        efforts = get_args(Effort)
+        is_less = efforts.index(self.effort) < efforts.index(old.effort)
+        still = {variant: why for variant, why in old.left_out.items() if variant not in tried}
+        left_out = {**still, **self.left_out}
+        is_void = self.effort != "none" and old.variant in left_out
+        return replace(old if is_less and not is_void else self, left_out=left_out)
 
 
 Tunings = Mapping[str, TunedKernel]
 """What was found, by the keys of choices (`key_of`)."""
 
 UNTUNED: Tunings = MappingProxyType({})
+
+
+def begun(tuned: Tunings) -> dict[str, str]:
+    """Return the variants that were begun and not ended, of whatever kernel, and why not to use."""
+    return {
+        variant: why for kernel in tuned.values() for variant, why in kernel.left_out.items()
+        if why == BEGUN
+    }  # fmt: skip
 
 
 def key_of(

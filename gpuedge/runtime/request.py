@@ -25,7 +25,7 @@ class Request:
     operands and results are to stay there (`gpuedge.executors.resident`). `backends` are those that
     may be used (none: those of the settings). `told` holds
     what was logged. `progress` is told how far the compiling has come that the caller waits for.
-    `may_tune`: that is no request, which would have to wait for a tuner.
+    `may_tune`: that neither a request nor closing would have to wait for a tuner.
     """
 
     device: str = AUTO

@@ -350,10 +350,13 @@ def tuned_of(parts: Iterable[Part]) -> str:
     plans = (getattr(part.executable, "plan", None) for part in parts)
     choices = {key: c for plan in plans if plan is not None for key, c in plan.choices.items()}
     timed = {key: c.tuned for key, c in choices.items() if c.tuned and c.tuned.effort != "none"}
-    told = [
-        f"{label_of(key)} is {kernel.gain:.2f} times as fast by {kernel.variant}"
-        for key, kernel in timed.items() if kernel.is_other
-    ]  # fmt: skip
+    told = []
+    for key, kernel in timed.items():
+        used, label_ = choices[key].variants[0], label_of(key)
+        if used != kernel.usual:
+            is_best = used == kernel.variant
+            how = f"is {kernel.gain:.2f} times as fast by" if is_best else "is computed by"
+            told.append(f"{label_} {how} {used}")
     same = len(timed) - len(told)
     told += [f"{counted(same, 'kernel')} stayed as usual"] if same else []
     return f"tuned: {', '.join(told)}" if told else ""

@@ -227,7 +227,7 @@ class Server:
                 return self._answer_beside(arrays, shapes, job, models)
             model = models.get(shapes)
             if model is None:
-                request = replace(self._request, may_tune=arrays is None)
+                request = replace(self._request, may_tune=False)
                 model = self._compile(models, shapes, request)
             job.model = self.latest = model
             if arrays is None:

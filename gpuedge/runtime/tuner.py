@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import median
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +32,7 @@ from gpuedge.graph.cost import count
 from gpuedge.graph.partition import part
 from gpuedge.plan.planner import label
 from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision
-from gpuedge.plan.tuned import Effort, TunedKernel, label_of
+from gpuedge.plan.tuned import BEGUN, Effort, TunedKernel, label_of
 from gpuedge.runtime import clock, tunings
 from gpuedge.runtime.crosscheck import CrossCheck
 from gpuedge.runtime.devices import DEVICE_FATAL_ERRORS
@@ -103,6 +104,17 @@ class _TimedVariant:
     times: list[int] = field(default_factory=list)
 
 
+@dataclass
+class _Trial:
+    """A choice that is tuned in one step: the variants to try, and what is not to be used."""
+
+    key: str
+    step: Graph
+    usual: str
+    variants: Sequence[str]
+    left_out: dict[str, str]
+
+
 class Tuner:
     """Tunes the kernels of models on one open device.
 
@@ -112,12 +124,13 @@ class Tuner:
     cpu : CpuExecutor
         What results are compared with.
     effort : {"fast", "full"}
-        ``fast``: at most `FAST_MOST` candidates of a kernel, and `FAST_S` from now on. ``full``:
-        all that fit, without a limit.
+        ``fast``: at most `FAST_MOST` candidates of a kernel, and `FAST_S` of work from now on.
+        ``full``: all that fit, without a limit.
     progress : callable
-        Called between the steps, with ``tune``, how many kernels are done, and of how many.
+        Called between the steps, with ``tune``, how many kernels are done, and of how many. What
+        it takes is no work.
     is_anew : bool
-        Whether what is known already is timed again.
+        Whether what is known already is timed again, and what is left out tried again.
     most_bytes : int, optional
         Device memory that the candidates of a kernel may take together.
     timer : callable
@@ -129,6 +142,8 @@ class Tuner:
         What is known of the device, and what was found.
     keys : set of str
         Those of the choices of the segments that were tuned.
+    is_kept : bool
+        Whether all that was found could be kept on disk.
     """
 
     def __init__(
@@ -147,12 +162,13 @@ class Tuner:
         self._most_bytes = math.inf if most_bytes is None else most_bytes
         self._progress, self._place = progress, (0, 1)
         self._identity = executor.impl.info.identity
-        self._until = clock.now_ns() + FAST_S * 1e9 if effort == "fast" else math.inf
-        self._longest_ns = 0
+        self._paused_ns = self._longest_ns = 0
+        self._until = self._now() + FAST_S * 1e9 if effort == "fast" else math.inf
         self._done = set[str]()
         self._precision, self._rewrites = EXACT, True
         self.known = tunings.kept(self._identity)
         self.keys = set[str]()
+        self.is_kept = True
 
     def tune(
         self, graph: Graph, precision: StoragePrecision = EXACT, *, rewrites: bool = True
@@ -175,32 +191,44 @@ class Tuner:
                 self._tune(key, step)
         self.keys |= whole.choices.keys() | self._done
         left = {k: c.variants[0] for k, c in whole.choices.items() if k not in self.known}
-        if left:  # there was no time for these, and the next start is not to pay again
+        if left:  # no time for these, or they are no step's: the next start is not to pay again
             self._keep({key: TunedKernel(usual, usual) for key, usual in left.items()})
         self._place = len(steps), len(steps)
         self._rest()
 
     def _load_cpu(self, step: Graph) -> None:
         """Have the CPU path loaded: a first request does that anyway, so it costs no time here."""
-        start = clock.now_ns()
+        start = self._now()
         with suppress(GpuEdgeError), closing(self._cpu.compile(step)):
-            self._until += clock.now_ns() - start
+            self._until += self._now() - start
+
+    def _now(self) -> int:
+        """Return the time in nanoseconds, which stands still in pauses."""
+        return clock.now_ns() - self._paused_ns
 
     def _rest(self, *_: object) -> None:
+        start = clock.now_ns()
         self._progress("tune", *self._place)
+        self._paused_ns += clock.now_ns() - start
 
-    def _keep(self, kernels: Mapping[str, TunedKernel]) -> None:
-        self.known |= kernels
-        tunings.keep(self._identity, kernels)
+    def _keep(self, kernels: Mapping[str, TunedKernel], tried: Collection[str] = ()) -> None:
+        self.known |= {k: new.after(self.known.get(k), tried) for k, new in kernels.items()}
+        self.is_kept &= tunings.keep(self._identity, kernels, tried)
 
     def _planned(self, graph: Graph, but: str = "", kernel: TunedKernel | None = None) -> Plan:
         """Return the plan of a graph by what is known, of one choice by nothing or `kernel`."""
-        table = {key: known for key, known in self.known.items() if key != but}
+        table = {key: self._trusted(key) for key in self.known if key != but}
         if kernel is not None:
             table[but] = kernel
         return self._executor.planned(
             graph, self._precision, rewrites=self._rewrites, tuned=table
         )  # fmt: skip
+
+    def _trusted(self, key: str) -> TunedKernel:
+        """Return what is known of a choice, without what is to be tried again."""
+        known = self.known[key]
+        is_old = self._is_anew and key not in self._done
+        return replace(known, left_out={}) if is_old else known
 
     # -- what to tune, and in which order ------------------------------------------------------
 
@@ -245,59 +273,67 @@ class Tuner:
 
     def _has_time(self) -> bool:
         """Tell whether a piece of work fits in that takes as long as the longest so far."""
-        return clock.now_ns() + self._longest_ns < self._until
+        return self._now() + self._longest_ns < self._until
 
     # -- one kernel ----------------------------------------------------------------------------
 
     def _tune(self, key: str, step: Graph) -> None:
         """Find the best variant of one choice.
 
-        It is kept as begun first: where a driver ends the process, `fast` does not try it again.
+        Each variant is kept as begun first: where a driver ends the process, it is left out.
         """
         self._done.add(key)
         choice = self._planned(step, key).choices.get(key)
         if choice is None:  # by now only one variant fits
             return
-        usual, left_out = choice.variants[0], dict[str, str]()
-        if key not in self.known:
-            self._keep({key: TunedKernel(usual, usual)})
+        usual, known = choice.variants[0], self.known.get(key)
+        left_out = dict(known.left_out) if known is not None else {}
+        variants = [v for v in choice.variants if self._is_anew or v not in left_out]
+        trial = _Trial(key, step, usual, variants, left_out)
         try:
             with ExitStack() as stack:
-                candidates = list(self._candidates(key, step, choice.variants, left_out, stack))
+                candidates = list(self._candidates(trial, stack))
+                self._note(trial)
                 is_timed = self._time(candidates)
         except BaseException:
-            self._keep({key: replace(self.known[key], left_out=left_out)})
+            self._note(trial)
             raise
         if is_timed:
             kernel = self._best(candidates, usual, left_out)
             log.info("%s: %s: %s after %s, %.2f times as fast", self._executor.device,
                      label_of(key), kernel.variant, usual, kernel.gain)  # fmt: skip
-            self._keep({key: kernel})
+            self._keep({key: kernel}, variants)
 
-    def _candidates(
-        self, key: str, step: Graph, variants: Sequence[str], left_out: dict[str, str],
-        stack: ExitStack,
-    ) -> Iterator[_TimedVariant]:  # fmt: skip
-        """Yield what was compiled and is right; note what is not in `left_out`."""
+    def _note(self, trial: _Trial, begun: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Keep how far a trial has come, and what is begun now."""
+        left_out = {**trial.left_out, **begun}
+        kernel = TunedKernel(trial.usual, trial.usual, left_out=left_out)
+        self._keep({trial.key: kernel}, trial.variants)
+
+    def _candidates(self, trial: _Trial, stack: ExitStack) -> Iterator[_TimedVariant]:
+        """Yield what was compiled and is right; keep `left_out` to what is not."""
+        key, step, variants, left_out = trial.key, trial.step, trial.variants, trial.left_out
         why_not = self._judge(step)
-        seen, nbytes, count, begun_ns = set[object](), 0, 0, clock.now_ns()
+        seen, nbytes, count, begun_ns = set[object](), 0, 0, self._now()
         until = begun_ns + COMPILING * (self._until - begun_ns)
         most = FAST_MOST if self._effort == "fast" else len(variants)
         for variant in variants:
-            is_late = count > 1 and clock.now_ns() >= until
+            is_late = count > 1 and self._now() >= until
             if len(seen) == most or nbytes > self._most_bytes or is_late or not self._has_time():
                 return
-            start = clock.now_ns()
+            start = self._now()
             try:
                 planned = self._planned(step, key, TunedKernel(variant, variants[0]))
                 passes = tuple((p.source, p.variant, p.groups) for p in planned.passes)
                 if passes in seen:  # of some, what they take the place of comes to the same
                     continue
                 seen.add(passes)
+                self._note(trial, {variant: BEGUN})
                 made = GpuExecutable(self._executor, step, planned, self._rest, stays=False)
                 stack.enter_context(closing(made))
                 nbytes += sum(made.memory.values())
                 why = why_not(made)
+                left_out.pop(variant, None)
                 if why is None:
                     spent = stack.enter_context(made.alone(_own_passes(planned, key)))
                     yield _TimedVariant(variant, spent)
@@ -312,7 +348,7 @@ class Tuner:
                 left_out[variant] = _brief(error.what)
                 if isinstance(error, DEVICE_FATAL_ERRORS):
                     raise
-            self._longest_ns = max(self._longest_ns, clock.now_ns() - start)
+            self._longest_ns = max(self._longest_ns, self._now() - start)
             self._rest()
 
     def _judge(self, step: Graph) -> Callable[[GpuExecutable], str | None]:
@@ -341,7 +377,7 @@ class Tuner:
             return self._has_time()
         running, rounds = candidates, ROUNDS[self._effort]
         for number in range(-1, rounds):
-            if clock.now_ns() >= self._until:
+            if self._now() >= self._until:
                 return number >= ENOUGH
             for one in running[:: -1 if number % 2 else 1]:
                 ns = max(self._timer(one.variant, one.spent), 1)

@@ -48,7 +48,7 @@ def model(tmp_path: Path) -> str:
 def fleet(tmp_path: Path, cache: Path) -> str:
     """A file of another machine; nothing is kept here."""
     tunings.keep(OTHER, FOUND)
-    tunings.export(OTHER, tmp_path / "fleet", "--out")
+    tunings.export(OTHER, FOUND, tmp_path / "fleet", "--out")
     (cache / tunings.FILE).unlink()
     return str(tmp_path / "fleet")
 
@@ -60,6 +60,7 @@ def fleet(tmp_path: Path, cache: Path) -> str:
     (["--import", "FLEET", "--out", "x"], "--import takes no option but --device"),
     (["--import", "nothing"], "There is no file at nothing"),
     (["--import", "MODEL"], "holds no results of tuning"),
+    (["MODEL", "--shape", "x=2x3", "--device", "vulkan", "--out", "MODEL"], "names the model"),
     (["nothing.onnx", "--device", "vulkan"], "There is no model at nothing.onnx"),
     (["FLEET", "--device", "vulkan"], "is truncated or not an ONNX"),
     (["MODEL", "--shape", "x=2x3", "--device", "cpu"], "needs a GPU that is named, not 'cpu'"),

@@ -32,7 +32,7 @@ from gpuedge.executors.programs import RefusedPassError
 from gpuedge.graph.ir import Graph
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan.plan import Pass
-from gpuedge.plan.tuned import TunedKernel
+from gpuedge.plan.tuned import BEGUN, TunedKernel
 from gpuedge.runtime import clock, tuner, tunings
 from gpuedge.runtime.tuner import FAST_MOST, FAST_S, ROUNDS, Tuner
 
@@ -200,8 +200,10 @@ def test_ways_that_come_to_the_same_are_timed_once_and_new_choices_follow(
     node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
     made = model([node], [value("x", (1, 16, 16, 16))], [value("y", None)], [weight("w", held)])
     small = OnnxModel.load(made.SerializeToString()).specialise({})
+    gpu.caps = replace(gpu.caps, device_class="cpu-llvm")  # of which tiles are the usual way
     for best, is_direct in (("conv2d_winograd", False), ("conv2d_tile1x8", True)):
-        script = Script(**{best: 10})
+        tiles = dict.fromkeys(("conv2d_winograd", "conv2d_winograd_map"), 1000.0)
+        script = Script(**{**tiles, best: 10})
         Tuner(gpu, CpuExecutor(), "full", lambda *_: None, timer=script).tune(small)
         first = set(in_order(script)[0][: 2 * 4])
         direct = {variant for variant in first if "winograd" not in variant}
@@ -311,6 +313,40 @@ def test_full_goes_on_where_it_was_interrupted(gpu: GpuExecutor) -> None:
     assert len(rest.asked) == len(every.asked)
 
 
+def test_an_interruption_keeps_what_was_left_out(gpu: GpuExecutor) -> None:
+    broken(gpu, FAST_LIAR, slide)
+    before = convolutions(tuned(gpu, Script()))["12x12x4x1"].left_out
+    assert before.keys() == {FAST_LIAR}
+    script = Script()
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    script.spend = stop
+    (key,) = (k for k in tunings.kept(gpu.impl.info.identity) if k.startswith("conv2d 12x12x4x1"))
+    for made in (  # one while it is timed, one between two candidates
+        Tuner(gpu, CpuExecutor(), "full", lambda *_: None, timer=script, is_anew=True),
+        Tuner(gpu, CpuExecutor(), "full", Stop(9), is_anew=True),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            made.tune(graph())
+        kernel = tunings.kept(gpu.impl.info.identity)[key]
+        assert (kernel.effort, kernel.left_out.keys()) == ("full", {FAST_LIAR})
+        assert made.known[key] == kernel
+
+
+class Stop:
+    """Stops at a step."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self, *_: object) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+
 # -- what is never picked --------------------------------------------------------------------------
 
 FAST_LIAR = "conv2d_tile4x8"
@@ -356,6 +392,54 @@ def test_the_usual_variant_is_left_where_it_is_wrong(gpu: GpuExecutor) -> None:
     assert found.variant == usual(gpu)["12x12x4x1"][1] and liar in found.left_out
     made = gpu.compile(graph(), tuned=tunings.kept(gpu.impl.info.identity))
     np.testing.assert_array_equal(made.run({"x": X})["y"], right())
+
+
+def test_where_all_are_wrong_the_usual_ones_stay_and_a_right_driver_is_tuned_anew(
+    gpu: GpuExecutor,
+) -> None:
+    right_program, every = gpu.program, usual(gpu)["12x12x4x1"]
+
+    def program(launch: Pass, kinds: Mapping[str, str]) -> Any:
+        return right_program(slide(launch) if launch.variant in every else launch, kinds)
+
+    gpu.program = program  # type: ignore[method-assign]
+    found = convolutions(tuned(gpu, Script()))["12x12x4x1"]
+    assert found.is_wrong and found.left_out.keys() == {*every}
+    table = tunings.kept(gpu.impl.info.identity)
+    assert gpu.planned(graph(), tuned=table).passes == gpu.planned(graph()).passes
+    gpu.program = right_program  # type: ignore[method-assign]
+    again = convolutions(tuned(gpu, Script(conv2d_tile4x8=50), is_anew=True))["12x12x4x1"]
+    assert not again.left_out and again.variant == "conv2d_tile4x8"
+    assert again == convolutions(tuned(gpu, Script()))["12x12x4x1"]
+
+
+def test_a_variant_that_ended_the_process_is_tried_for_no_kernel_again(
+    gpu: GpuExecutor, cache: Path
+) -> None:
+    """What is on disk while the driver has it is what a process leaves that dies there."""
+    right_program, left = gpu.program, list[bytes]()
+
+    def program(launch: Pass, kinds: Mapping[str, str]) -> Any:
+        if launch.variant == FAST_LIAR and not left:
+            left.append((cache / tunings.FILE).read_bytes())
+        return right_program(launch, kinds)
+
+    gpu.program = program  # type: ignore[method-assign]
+    ended = tuned(gpu, Script())
+    assert not any(kernel.left_out for kernel in ended.known.values())
+    (cache / tunings.FILE).write_bytes(left[0])
+    for effort in ("fast", "full"):
+        script = Script()
+        found = tuned(gpu, script, effort)
+        assert FAST_LIAR not in script.asked
+        assert convolutions(found)["12x12x4x1"].left_out == {FAST_LIAR: BEGUN}
+        assert FAST_LIAR not in {p.variant for p in gpu.planned(graph(), tuned=found.known).passes}
+    (second,) = (key for key in found.known if key.startswith("conv2d 12x12x3x1"))
+    mark = TunedKernel("conv2d_map", "conv2d_map", left_out={FAST_LIAR: BEGUN})
+    tunings.keep(gpu.impl.info.identity, {second: mark})
+    tuned(gpu, script := Script(), is_anew=True)
+    assert FAST_LIAR in in_order(script)[0] and FAST_LIAR in in_order(script)[2]
+    assert not any(k.left_out for k in tunings.kept(gpu.impl.info.identity).values())
 
 
 def test_a_variant_that_loses_the_device_is_not_tried_again(
@@ -419,11 +503,43 @@ def test_no_request_waits_for_a_tuner(gpu: GpuExecutor, scripted: Script) -> Non
     with session(gpu, "fast", model=made) as open_shapes:
         np.testing.assert_array_equal(open_shapes.run({"x": X})["y"], right())
         assert scripted.asked == []
-        open_shapes.warm_up({"x": (1, 8, 10, 10)})
-        assert scripted.asked
-    count = len(scripted.asked)
+        open_shapes.warm_up({"x": (1, 8, 10, 10)})  # whose turn a request or closing waits for
     gpuedge.conv2d(X, W, device=Device(gpu, "test", gpuedge.Policy(tune="fast")))
-    assert len(scripted.asked) == count
+    assert scripted.asked == []
+
+
+def test_what_is_told_is_what_the_plan_uses(gpu: GpuExecutor, scripted: Script) -> None:
+    with session(gpu, "fast"):
+        pass
+    known = tunings.kept(gpu.impl.info.identity)
+    keys = [key for key, kernel in known.items() if kernel.is_other]
+    out = {"conv2d_tile4x8": "it was wrong"}
+    tunings.keep(gpu.impl.info.identity, {k: replace(known[k], left_out=out) for k in keys})
+    with session(gpu, "fast") as one:
+        words = " ".join(str(one.explain()).split())
+        kernels = " ".join(row.kernel for row in one.placement)
+    assert "conv2d_tile4x8" not in kernels and "times as fast" not in words
+    assert "tuned: " in words and "is computed by" not in words
+    out |= {known[key].usual: "it was wrong" for key in keys}
+    tunings.keep(gpu.impl.info.identity, {k: replace(known[k], left_out=out) for k in keys})
+    with session(gpu, "fast") as two:
+        words = " ".join(str(two.explain()).split())
+    assert "conv2d 12x12x4x1 is computed by conv2d_" in words and "times as fast" not in words
+
+
+def test_pauses_are_no_work(gpu: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the background a job rests between its steps for twelve times what they took."""
+    now = [0]
+    monkeypatch.setattr(clock, "now_ns", lambda: now[0])
+    script = Script()
+    script.spend = lambda: now.__setitem__(0, now[0] + 1000)
+
+    def rest(*_: object) -> None:
+        now[0] += round(FAST_S * 1e9)
+
+    made = Tuner(gpu, CpuExecutor(), "fast", rest, timer=script)
+    made.tune(graph())
+    assert {made.known[key].effort for key in made.keys} == {"fast"}
 
 
 def test_a_model_is_tuned_on_the_command_line_and_passed_on(
@@ -451,3 +567,53 @@ def test_a_model_is_tuned_on_the_command_line_and_passed_on(
     assert main(["tune", name, "--device", "vulkan"]) == 0
     shown = capsys.readouterr().out
     assert "not timed" not in shown and "conv2d" in shown
+    out = tmp_path / "again"
+    (cache / tunings.FILE).unlink()
+    (cache / tunings.FILE).mkdir()  # which cannot be written
+    assert main(["tune", name, "--device", "vulkan", "--full", "--out", str(out)]) == 1
+    told = capsys.readouterr()
+    assert "The cache folder cannot be written" in told.err and "conv2d" in told.out
+    assert out.stat().st_size > 1000
+
+
+def test_a_driver_that_computes_wrong_ends_with_what_is_left_out(
+    lavapipe: Candidate, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("VK_DRIVER_FILES", lavapipe.key)
+    monkeypatch.setenv("GPUEDGE_BACKENDS", "vulkan")
+    (tmp_path / "m.onnx").write_bytes(proto().SerializeToString())
+    right_program = GpuExecutor.program
+
+    def program(self: GpuExecutor, launch: Pass, kinds: Mapping[str, str]) -> Any:
+        is_wrong = launch.variant.startswith("conv2d") and launch.specs.get("KH") == 5
+        return right_program(self, slide(launch) if is_wrong else launch, kinds)
+
+    arguments = ["tune", str(tmp_path / "m.onnx"), "--device", "vulkan", "--full"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GpuExecutor, "program", program)
+        assert main(arguments) == 1
+    told = capsys.readouterr()
+    assert "No variant is right of conv2d 12x12x4x1" in told.err and "none is right" in told.out
+    assert "Left out on this device" in told.out and "differ from the CPU" in told.out
+    assert main(arguments) == 1  # it is known
+    capsys.readouterr()
+    assert main([*arguments, "--refresh"]) == 0
+    assert "Left out on this device" not in capsys.readouterr().out
+
+
+def test_what_is_no_step_of_its_own_is_not_timed_alone(
+    lavapipe: Candidate, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """As where what a whole plan chooses between is not in the plans of single steps."""
+    monkeypatch.setenv("VK_DRIVER_FILES", lavapipe.key)
+    monkeypatch.setenv("GPUEDGE_BACKENDS", "vulkan")
+    monkeypatch.setattr(Tuner, "_next", lambda *_: None)
+    made = proto()
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    assert main(["tune", str(tmp_path / "m.onnx"), "--device", "vulkan", "--full"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("not timed alone") == shown.count("not timed") >= 2
+    assert main(["tune", str(tmp_path / "m.onnx"), "--device", "vulkan"]) == 0
+    assert "not timed alone" not in capsys.readouterr().out

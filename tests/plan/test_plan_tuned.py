@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.core.errors import KernelLimitError
 from gpuedge.core.record import UnfitError, plain, read
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.plan.matmul import facts
 from gpuedge.plan.planner import plan
 from gpuedge.plan.select import BEATEN, SLOWER, consider, taken
-from gpuedge.plan.tuned import TunedKernel, key_of, label_of
+from gpuedge.plan.tuned import BEGUN, TunedKernel, key_of, label_of
 
 CPU = replace(VULKAN_MINIMUM, device_class="cpu-llvm")
 LARGE = facts(64, 64, 64)
@@ -62,13 +61,48 @@ def test_what_is_left_out_is_not_used_and_the_reason_is_told() -> None:
     assert told.why_not == "left out on this device: it was wrong" and not told.fits
 
 
-def test_where_all_are_left_out_there_is_no_kernel() -> None:
-    (key, choice), *_ = plan(conv(), CPU).choices.items()
-    tuned = TunedKernel(choice.variants[0], choice.variants[0],
+def test_a_table_that_rules_out_everything_is_ignored_for_that_choice() -> None:
+    usual = plan(conv(), CPU)
+    (key, choice), *_ = usual.choices.items()
+    tuned = TunedKernel(choice.variants[-1], choice.variants[0],
                         left_out=dict.fromkeys(choice.variants, "it was wrong"))  # fmt: skip
-    with pytest.raises(KernelLimitError, match="No kernel") as caught:
-        plan(conv(), CPU, tuned={key: tuned})
-    assert "left out on this device: it was wrong" in str(caught.value)
+    same = plan(conv(), CPU, tuned={key: replace(tuned, variant=choice.variants[0])})
+    assert [launch.variant for launch in same.passes] == [p.variant for p in usual.passes]
+
+
+def test_what_ended_a_process_is_used_for_no_kernel() -> None:
+    usual = plan(conv(), CPU).choices
+    (variant,) = {choice.variants[0] for choice in usual.values() if choice.op == "conv2d"}
+    dead = TunedKernel("pack_map", "pack_map", left_out={variant: BEGUN})
+    wrong = replace(dead, left_out={variant: "it was wrong"})
+    assert variant not in {p.variant for p in plan(conv(), CPU, tuned={"other": dead}).passes}
+    assert variant in {p.variant for p in plan(conv(), CPU, tuned={"other": wrong}).passes}
+
+
+def test_no_table_chooses_a_variant_that_is_less_exact_than_the_usual_one() -> None:
+    """Winograd's filtering is exact for no whole numbers; where it is usual, others may be used."""
+    usual = plan(conv(), VULKAN_MINIMUM)
+    for key, choice in usual.choices.items():
+        assert not any("winograd" in variant for variant in choice.variants)
+        forged = TunedKernel("conv2d_winograd", choice.variants[0], 1, 2, "full")
+        after = plan(conv(), VULKAN_MINIMUM, tuned={key: forged})
+        assert [p.variant for p in after.passes] == [p.variant for p in usual.passes]
+    every = {v for choice in plan(conv(), CPU).choices.values() for v in choice.variants}
+    assert any("winograd" in v for v in every) and "conv2d_map" in every
+
+
+def test_less_effort_never_replaces_more_and_what_is_left_out_stays() -> None:
+    full = kernel("matmul_map", ns=5, usual_ns=10, effort="full", left_out={"matmul_tile": "no"})
+    fast = kernel("matmul_rows", ns=8, usual_ns=8, effort="fast", left_out={"matmul_split": "x"})
+    both = {"matmul_tile": "no", "matmul_split": "x"}
+    assert fast.after(full) == replace(full, left_out=both)
+    assert full.after(fast) == replace(full, left_out=both)
+    assert replace(fast, left_out={"matmul_map": "x"}).after(full).variant == "matmul_rows"
+    begun = kernel("matmul_rows", left_out={"matmul_map": BEGUN})
+    assert begun.after(full).variant == "matmul_map"
+    newer = replace(full, ns=6, left_out={})
+    assert newer.after(full) == replace(newer, left_out={"matmul_tile": "no"})
+    assert newer.after(full, tried=["matmul_tile"]) == newer
 
 
 def test_a_plan_names_its_choices_and_the_passes_before_which_they_were_made() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,25 @@ def test_newer_results_replace_older_ones() -> None:
     newer = {key: TunedKernel("conv2d_px4", "conv2d_px4", 9, 9, "full") for key in FOUND}
     tunings.keep(HERE, newer)
     assert tunings.kept(HERE) == newer
+
+
+def test_what_two_tuners_find_at_once_is_put_together() -> None:
+    """Each read the file before the other one wrote: what is written is what both know."""
+    (key,), (full,) = FOUND, FOUND.values()
+    tunings.keep(HERE, {key: replace(full, left_out={"conv2d_tile4x8": "it was wrong"})})
+    late = TunedKernel("conv2d_px4", "conv2d_px4", 15, 15, "fast", {"conv2d_tile1x8": "refused"})
+    tunings.keep(HERE, {key: late})
+    both = {"conv2d_tile4x8": "it was wrong", "conv2d_tile1x8": "refused"}
+    assert tunings.kept(HERE) == {key: replace(full, left_out=both)}
+    tunings.keep(HERE, {key: late}, tried=["conv2d_tile4x8"])
+    assert tunings.kept(HERE)[key].left_out == late.left_out
+
+
+def test_long_keys_are_not_kept(tmp_path: Path) -> None:
+    (kernel,) = FOUND.values()
+    long = "k" * (tunings.MAX_KEY + 1)
+    assert tunings.keep(HERE, {long: kernel, **FOUND}) and tunings.kept(HERE) == FOUND
+    assert tunings.export(HERE, {long: kernel, **FOUND}, tmp_path / "fleet", "--out") == 1
 
 
 @pytest.mark.parametrize("what", ["__version__", "shaders"])
@@ -120,7 +141,7 @@ def test_damaged_files_read_as_absent(damage: str, cache: Path) -> None:
 def exported(tmp_path: Path, cache: Path) -> Path:
     """A file of another machine; nothing of it is kept here."""
     tunings.keep(HERE, FOUND)
-    assert tunings.export(HERE, tmp_path / "fleet", "--out") == 1
+    assert tunings.export(HERE, FOUND, tmp_path / "fleet", "--out") == 1
     cache.unlink()
     return tmp_path / "fleet"
 
@@ -168,6 +189,52 @@ def test_a_file_that_names_an_unknown_variant_is_an_error(exported: Path) -> Non
         tunings.take(str(exported), "--import")
     assert "no variant is called 'conv2d_mine'" in str(caught.value)
     assert caught.value.code == "GE-203" and tunings.kept(HERE) == {}
+
+
+def edited(path: Path, change: Callable[[dict[str, Any]], object]) -> str:
+    """Change the devices in a file, and seal it again."""
+    known = devices(path)
+    change(known)
+    save_sealed(path, tunings.SCHEMA, {"devices": known})
+    return str(path)
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    (lambda known: known.update(more=1), "1 is not an object"),
+    (lambda known: known.update(more=None), "None is not an object"),
+    (lambda known: next(iter(known.values())).update(version="1\n2"), "it is not one line"),
+    (lambda known: next(iter(known.values())).update(version="1" * 65), "version: "),
+    (lambda known: next(iter(known.values()))["kernels"].update(k=2), "2 is not an object"),
+    (lambda known: next(iter(known.values()))["kernels"].update(
+        {"k" * 513: {"variant": "conv2d_map", "usual": "conv2d_map"}}), "from 0 to 512"),
+])  # fmt: skip
+def test_a_file_with_entries_of_another_kind_is_refused(
+    change: Callable[[dict[str, Any]], object], why: str, exported: Path
+) -> None:
+    name = edited(exported, change)
+    with pytest.raises(InputError, match="cannot be used") as caught:
+        tunings.take(name, "--import")
+    assert why in str(caught.value).replace("\n", " ") and tunings.kept(HERE) == {}
+
+
+def test_only_what_is_really_kept_is_called_so(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunings, "MAX_DEVICES", 2)
+    monkeypatch.setattr(tunings, "MAX_KERNELS", 2)
+
+    def more(known: dict[str, Any]) -> None:
+        (saved,) = known.values()
+        (kernel,) = saved["kernels"].values()
+        for number in range(2):
+            identity = {**saved["identity"], "driverVersion": number}
+            kernels = {f"k{n}": kernel for n in range(3)}
+            known[str(number)] = {**saved, "identity": identity, "kernels": kernels}
+
+    taken = tunings.take(edited(exported, more), "--import")
+    assert [(one.kernels, one.why_not) for one in taken] == [
+        (1, "no more than 2 devices are kept"), (2, ""), (2, ""),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["", "{}", json.dumps({"devices": {}}), "gpuedge-sealed/2 x\n"])
