@@ -45,6 +45,7 @@ V = DRAW.integers(-2, 3, (12, 16, 1, 1)).astype(np.float32)
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")  # no cell of a table is broken
     return tmp_path / "cache"
 
 
