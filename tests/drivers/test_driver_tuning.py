@@ -543,14 +543,20 @@ def test_pauses_are_no_work(gpu: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -
     assert {made.known[key].effort for key in made.keys} == {"fast"}
 
 
-def test_a_model_is_tuned_on_the_command_line_and_passed_on(
-    lavapipe: Candidate, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+@pytest.fixture
+def name(lavapipe: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The file of a model, where lavapipe is the only driver."""
     monkeypatch.setenv("VK_DRIVER_FILES", lavapipe.key)
     monkeypatch.setenv("GPUEDGE_BACKENDS", "vulkan")
-    (tmp_path / "m.onnx").write_bytes(proto().SerializeToString())
-    fleet, name = str(tmp_path / "fleet"), str(tmp_path / "m.onnx")
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto().SerializeToString())
+    return str(path)
+
+
+def test_a_model_is_tuned_on_the_command_line_and_passed_on(
+    name: str, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = str(tmp_path / "fleet")
     assert main(["tune", name, "--device", "vulkan", "--full", "--out", fleet, "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
     assert (body["schema"], body["effort"], body["file"]) == ("gpuedge.tune/1", "full", fleet)
@@ -578,19 +584,15 @@ def test_a_model_is_tuned_on_the_command_line_and_passed_on(
 
 
 def test_a_driver_that_computes_wrong_ends_with_what_is_left_out(
-    lavapipe: Candidate, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setenv("VK_DRIVER_FILES", lavapipe.key)
-    monkeypatch.setenv("GPUEDGE_BACKENDS", "vulkan")
-    (tmp_path / "m.onnx").write_bytes(proto().SerializeToString())
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     right_program = GpuExecutor.program
 
     def program(self: GpuExecutor, launch: Pass, kinds: Mapping[str, str]) -> Any:
         is_wrong = launch.variant.startswith("conv2d") and launch.specs.get("KH") == 5
         return right_program(self, slide(launch) if is_wrong else launch, kinds)
 
-    arguments = ["tune", str(tmp_path / "m.onnx"), "--device", "vulkan", "--full"]
+    arguments = ["tune", name, "--device", "vulkan", "--full"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GpuExecutor, "program", program)
         assert main(arguments) == 1
@@ -604,17 +606,12 @@ def test_a_driver_that_computes_wrong_ends_with_what_is_left_out(
 
 
 def test_what_is_no_step_of_its_own_is_not_timed_alone(
-    lavapipe: Candidate, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As where what a whole plan chooses between is not in the plans of single steps."""
-    monkeypatch.setenv("VK_DRIVER_FILES", lavapipe.key)
-    monkeypatch.setenv("GPUEDGE_BACKENDS", "vulkan")
     monkeypatch.setattr(Tuner, "_next", lambda *_: None)
-    made = proto()
-    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
-    assert main(["tune", str(tmp_path / "m.onnx"), "--device", "vulkan", "--full"]) == 0
+    assert main(["tune", name, "--device", "vulkan", "--full"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("not timed alone") == shown.count("not timed") >= 2
-    assert main(["tune", str(tmp_path / "m.onnx"), "--device", "vulkan"]) == 0
+    assert main(["tune", name, "--device", "vulkan"]) == 0
     assert "not timed alone" not in capsys.readouterr().out
