@@ -130,6 +130,9 @@ class CaseVerdict:
     message: str = ""
 
 
+MOST_WORST = 1e9
+"""What is farther off is told so: a bound may be the smallest number, where zero is asked for."""
+
 ANSWERS = ("bool", "int64", "int32", "uint8")
 """What comparisons, positions, sums of integers and codes are, whatever dtype is asked about."""
 
@@ -149,7 +152,8 @@ def compare(got: Any, wanted: Num, dtype: str = "float32") -> CaseVerdict:
         wrong = ~(error <= limit)
     wrong &= ~(np.isnan(got) & np.isnan(wanted.v)) & (got != wanted.v)
     bounded = (limit > 0) & np.isfinite(error)
-    worst = float((error[bounded] / limit[bounded]).max()) if bounded.any() else None
+    most = float((error[bounded] / limit[bounded]).max()) if bounded.any() else None
+    worst = None if most is None else min(most, MOST_WORST)
     if not np.any(wrong):
         return CaseVerdict(True, worst)
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), np.shape(wrong)))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import gpuedge
-from gpuedge.conformance.case import Case, case
+from gpuedge.conformance.case import Built, Case, case
 from gpuedge.conformance.data import Shape, dims, disguised, fill, operand, padding, pick, short
 from gpuedge.conformance.layers import Arguments, Pair
 from gpuedge.opset.bounds import Array
@@ -100,13 +100,16 @@ def draw_softmax(rng: np.random.Generator) -> Case:
 def batch_norm(shape: Shape) -> Case:
     """Return a normalisation with given statistics."""
 
-    def draw(rng: np.random.Generator, data: str, dtype: str) -> list[Array]:
+    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
         x = operand(rng, shape, data, dtype)
-        statistics = [rng.standard_normal(shape[1]).astype(np.float32) for _ in range(3)]
-        return [x, *statistics, rng.uniform(0.25, 4, shape[1]).astype(np.float32)]
+        statistics = [rng.standard_normal(shape[1]).astype(x.dtype) for _ in range(3)]
+        statistics.append(rng.uniform(0.25, 4, shape[1]).astype(x.dtype))
+        return Built(
+            lambda device: gpuedge.batch_norm(x, *statistics, epsilon=1e-3, device=device),
+            lambda keep: oracle.batch_norm(keep(x), *statistics, eps=1e-3, store=keep.store),
+        )
 
-    wanted = partial(oracle.batch_norm, eps=1e-3)
-    return case("batch_norm", dims(shape), draw, wanted, {"epsilon": 1e-3})
+    return Case("batch_norm", dims(shape), make)
 
 
 def concat(shapes: tuple[Shape, ...], axis: int) -> Case:

@@ -47,6 +47,9 @@ TEXEL_WIDTH: Final = 4
 MAX_TRIPS: Final = 65536
 """In ESSL 1.00 a loop to a param or extent ends here; drivers' own limits are no higher."""
 
+MANY_LINES: Final = 150
+"""Of functions, above which a fragment shader has one copy of them for all of its texels."""
+
 _WORD = re.compile(r"\b[kKn]_\w+")
 _IDENTIFIERS = {"local_id": "gl_LocalInvocationID", "group_id": "gl_WorkGroupID"}
 _TYPES = {name: name for name in t.BASE}
@@ -375,7 +378,7 @@ class _Shader(TextPrinter):
             self._line(f"uint q = {level.number(count)} * f;" if count > 1 else "uint q = f;")
         last = f"n_{out} - {count - 1}u" if self.along == "row" else f"n_{out}"
         first = f"k_position(int(min(q, {last})), d_{out})"
-        if count > 1 and any(_has_loop(function.body) for function in self.kernel.functions):
+        if count > 1 and self._is_long():
             self._in_turn(first, count)
         else:
             self._side_by_side(first, count)
@@ -395,12 +398,20 @@ class _Shader(TextPrinter):
         for j, value in enumerate(texels.values):
             self._line(f"vec4 v_{j} = {self._value(value)};")
 
+    def _is_long(self) -> bool:
+        """Tell whether functions, of which neighbours share nothing, are too long for copies.
+
+        Compilers copy them for each call. Those with loops: llvmpipe takes 18 s for the 16 calls of
+        a TopK instead of 0.3 s for 4. Those of many lines: NVIDIA 580.159 takes 37 s for the 400
+        calls of an AffineGrid, and its numbers are wrong then.
+        """
+        is_looping = any(_has_loop(function.body) for function in self.kernel.functions)
+        return is_looping or len(self.lines) > MANY_LINES
+
     def _in_turn(self, first: str, count: int) -> None:
         """Print the values of neighbours in a loop, with one copy of the code for all.
 
-        For functions with loops of their own, which neighbours do not share: compilers copy them
-        for each call, and llvmpipe takes 18 s for the 16 calls of a TopK instead of 0.3 s for 4.
-        The sign of an extent, which is 0, keeps them from unrolling this loop.
+        The sign of an extent, which is 0, keeps compilers from unrolling this loop.
         """
         main, out = self.kernel.main, self.kernel.out.name
         self._access(f"ivec4 at_0 = {first};")

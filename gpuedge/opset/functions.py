@@ -206,7 +206,7 @@ float pow1(float a, float b) {
     power = b == 0.0 || size == 1.0 ? 1.0 : power;
     bool below = a < 0.0 || a == 0.0 && 1.0 / a < 0.0;
     float all = odd && below ? power * -1.0 : power;
-    all = a < 0.0 && whole != b && size <= 3.40282347e38 ? (size - size) / (size - size) : all;
+    all = a < 0.0 && whole != b && size <= 3.40282347e38 ? sqrt(-1.0 * size) : all;
     bool numbers = a == a && b == b;
     return numbers || b == 0.0 || a == 1.0 ? all : a + b;
 }

@@ -378,15 +378,20 @@ def softmax(x: Any, axis: int, *, log: bool = False) -> Num:
     return Num(value, value * ((1 + own) * np.exp(moved) - 1) + TINY)
 
 
-def batch_norm(x: Any, *statistics: Any, eps: float) -> Num:
-    """Normalisation with a given scale, bias, mean and variance."""
+def batch_norm(
+    x: Any, *statistics: Any, eps: float, store: Callable[[Num], Num] = lambda x: x
+) -> Num:
+    """Normalisation with a given scale, bias, mean and variance.
+
+    These become one factor and one shift for each channel, which are kept as `store` says.
+    """
     x = Num.of(x)
-    shape = (-1,) + (1,) * (x.v.ndim - 2)
-    s, b, m, v = (Num.of(p).v.reshape(shape) for p in statistics)
-    factor = s / np.sqrt(v + eps)
-    shift = b - m * factor
-    own = 3 * ULP * (np.abs(x.v * factor) + np.abs(shift)) + TINY
-    return Num(x.v * factor + shift, own + np.abs(factor) * x.e)
+    s, b, m, v = (Num.of(p).v for p in statistics)
+    scales = s / np.sqrt(v + eps)
+    factor, shift = (column(store(Num.of(p)), x.v.ndim) for p in (scales, b - m * scales))
+    own = 3 * ULP * (np.abs(x.v * factor.v) + np.abs(shift.v)) + TINY
+    stored = (np.abs(factor.v) + factor.e) * x.e + np.abs(x.v) * factor.e + shift.e
+    return Num(x.v * factor.v + shift.v, own + stored)
 
 
 def column(p: Any, rank: int) -> Num:

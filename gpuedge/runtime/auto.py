@@ -9,6 +9,7 @@ next request, so that nothing in the background waits for a request.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections import defaultdict, deque
@@ -25,9 +26,10 @@ from gpuedge.core.reasons import Reason
 from gpuedge.core.times import LOAD_S
 from gpuedge.decide.chooser import RECENT, Chooser, Turn
 from gpuedge.decide.options import DEFAULT
+from gpuedge.executors.cpu import usable_cores
 from gpuedge.graph.ir import Array
 from gpuedge.runtime import clock
-from gpuedge.runtime.background import Background, BackgroundJob, Pace
+from gpuedge.runtime.background import Background, BackgroundJob, Pace, hurry
 from gpuedge.runtime.devices import REFUSED
 from gpuedge.runtime.gates import Gates, Passed
 from gpuedge.runtime.health import DEMOTED, ON_CPU, RECOVERING, DeviceState
@@ -365,7 +367,11 @@ class ChosenDevice:
             pooled.suspend()
             self._post(partial(self._take_delay, device))
 
-        job = BackgroundJob(partial(self._open, device, is_late), late, pooled.resume, self)
+        faster = math.exp(-self.chooser.candidates[device].belief.theta)
+        job = BackgroundJob(
+            partial(self._open, device, is_late), late, pooled.resume, self,
+            hurry=hurry(faster, usable_cores()),
+        )  # fmt: skip
         if not self._background.submit(job):
             self.chooser.failed(device, clock.now_ns())
 

@@ -30,6 +30,9 @@ from gpuedge.safety.watchdog import LOOK_S, Watch
 REST = 12.0
 """A job rests so many times as long as it worked: fewer than one request in ten meets it."""
 
+BUSY_CORES = 2
+"""On as many cores a job that does not rest slows each request that it meets, by half or more."""
+
 MOST_REST_S = 5.0
 """The longest rest: opening goes on at some time, however long a step was."""
 
@@ -40,7 +43,7 @@ log = logging.getLogger("gpuedge")
 
 
 class StoppedError(Exception):
-    """The interpreter ends, and with it the job."""
+    """The interpreter ends, or whose job it is was closed."""
 
 
 class Pace:
@@ -78,7 +81,7 @@ class Pace:
         self._since_ns, self._since_s = clock.now_ns(), thread_time()
 
     def rest(self, *_: object) -> None:
-        """End a step, whichever it was; raises StoppedError once the interpreter ends."""
+        """End a step, whichever it was; raises StoppedError once the job is not wanted."""
         self.worked_ns += max(clock.now_ns() - self._since_ns, 0)
         self.steps += 1
         spent_s = thread_time() - self._since_s  # not what it waited for
@@ -93,6 +96,24 @@ class Pace:
             raise StoppedError
         self.steps += 1
         self._begin()
+
+
+def hurry(faster: float, cores: int) -> float:
+    """Return the part of the usual rests that the opening of a device takes, at most 1.
+
+    Rests keep requests from meeting the work, but meanwhile each is answered by the slower side:
+    the more a device is expected to win, the shorter they are. On more cores a request that meets
+    the work, most of it in the driver, loses less. An H100, 6 times as fast as 16 cores, was not
+    open after 20 s with full rests: its driver computes for seconds to compile a network.
+
+    Parameters
+    ----------
+    faster : float
+        How many times as fast as the CPU the device is expected to be.
+    cores : int
+        Those that this process may use.
+    """
+    return min(1.0, BUSY_CORES / cores) / max(faster, 1.0)
 
 
 @dataclass(eq=False)
@@ -114,6 +135,10 @@ class BackgroundJob:
     back: Callable[[], None] = lambda: None
     owner: object = None
     """Whose job it is, for `Background.withdraw`."""
+    hurry: float = 1.0
+    """The part of the usual rests that it takes."""
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Ends it with the step under way."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
 
@@ -141,6 +166,7 @@ class Background:
         self._is_held = False  # by the thread that forks
         self._thread: threading.Thread | None = None
         self._is_busy = False
+        self._job: BackgroundJob | None = None  # under way
 
     def before_fork(self) -> None:
         """Wait for the step under way, so that no module is half imported in the child."""
@@ -171,9 +197,11 @@ class Background:
             return True
 
     def withdraw(self, owner: object) -> None:
-        """Forget the jobs of an owner that were not begun."""
+        """Forget the jobs of an owner; one that was begun ends with its step."""
         with self._lock:
             self._jobs = deque(job for job in self._jobs if job.owner is not owner)
+            if self._job is not None and self._job.owner is owner:
+                self._job.stop.set()
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is nothing to do; False if there still is."""
@@ -185,13 +213,15 @@ class Background:
         self._stop.set()
         with self._lock:
             self._jobs.clear()
+            if self._job is not None:
+                self._job.stop.set()
             self._monitor.notify()
         self.wait(STEP_END_S)
 
     def _work(self) -> None:
         while True:
             with self._lock:
-                self._is_busy = False
+                self._is_busy, self._job = False, None
                 self._monitor.notify()
             self._monitor.wait_for(lambda: self._jobs or self._stop.is_set() or None, IDLE_S)
             with self._lock:
@@ -199,6 +229,7 @@ class Background:
                     self._thread = None
                     return
                 job, self._is_busy = self._jobs.popleft(), True
+                self._job = job
             try:
                 self._do(job)
             except Exception:  # a mistake of ours must not end all that follows
@@ -207,7 +238,7 @@ class Background:
 
     def _do(self, job: BackgroundJob) -> None:
         step = self._step
-        pace = Pace(self.share, self._stop, step)
+        pace = Pace(self.share * job.hurry, job.stop, step)
 
         def work() -> None:
             with step:

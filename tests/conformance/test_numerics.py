@@ -117,6 +117,12 @@ def test_no_activation_is_steeper_than_the_cases_assume(name: str) -> None:
     assert np.abs(np.diff(value) / np.diff(x)).max() <= 1.5
 
 
+def test_what_is_far_off_fits_a_row_of_results() -> None:
+    none = Num(np.zeros(1), np.full(1, 2.0**-126))
+    found = compare(np.float32([3e-8]), none)
+    assert not found.ok and found.worst == 1e9, "3e30 would be no number of a record"
+
+
 def test_judging_notices() -> None:
     good = Num(np.array([1.0, 2.0]), np.zeros(2))
     assert compare(np.float32([1, 2]), good).ok

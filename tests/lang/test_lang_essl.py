@@ -375,6 +375,17 @@ def test_functions_with_loops_are_there_once_for_all_neighbours() -> None:
     assert "turn < " not in one, "one texel to a fragment"
 
 
+def test_long_functions_are_there_once_for_all_neighbours() -> None:
+    steps = "".join(f"    y = y * x + {i}.0;\n" for i in range(160))
+    text = (
+        "kernel map t; in tensor A; out tensor O;\n"
+        "float poly(float x) {{ float y = x;\n{}    return y; }}\n"
+        "vec4 main(ivec4 p) {{ vec4 v = load4(A, p); return vec4(poly(v.x), v.yzw); }}"
+    )
+    long, short = printed(text.format(steps), "essl300"), printed(text.format(""), "essl300")
+    assert [code[code.index("void main()") :].count("f_poly(") for code in (long, short)] == [1, 4]
+
+
 def test_a_layer_takes_a_physical_texel() -> None:
     code = printed(COPY, "essl300", O="rgba8_float", A="rgba8_fixed16")
     main = code[code.index("void main()") :]

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from gpuedge.core.errors import DatabaseError
-from gpuedge.runtime.background import Background, BackgroundJob, Pace, StoppedError
+from gpuedge.runtime.background import Background, BackgroundJob, Pace, StoppedError, hurry
 
 
 def busy(seconds: float) -> None:
@@ -181,3 +181,44 @@ def test_a_fork_waits_for_the_step_under_way_but_not_for_a_rest(
     assert gate.is_set() and not ended.is_set()
     background.after_fork_in_parent()
     assert background.wait(20)
+
+
+def test_a_job_of_one_that_closed_ends_with_its_step() -> None:
+    background, came, steps = Background(share=1_000.0), threading.Event(), list[str]()
+    owner, done = object(), list[int]()
+
+    def endless(pace: Pace) -> None:
+        while True:
+            steps.append("step")
+            busy(0.05)
+            came.set()
+            pace.rest()
+
+    background.submit(BackgroundJob(endless, owner=owner))
+    background.submit(BackgroundJob(lambda _: done.append(1), owner=object()))
+    assert came.wait(10)
+    background.withdraw(owner)
+    assert background.wait(10) and steps == ["step"] and done == [1]
+
+
+def test_what_is_expected_to_win_much_opens_with_short_rests() -> None:
+    assert hurry(1.0, 2) == hurry(0.5, 1) == 1.0
+    assert hurry(6.0, 2) == 1 / 6
+    assert hurry(6.0, 16) == 1 / 48
+
+
+def test_a_job_in_a_hurry_rests_less() -> None:
+    def took(part: float) -> float:
+        background = Background(share=60.0)
+
+        def work(pace: Pace) -> None:
+            busy(0.03)
+            pace.rest()
+
+        start = time.monotonic()
+        background.submit(BackgroundJob(work, hurry=part))
+        assert background.wait(30)
+        return time.monotonic() - start
+
+    rest_s = 60 * 0.03
+    assert took(0.0) < rest_s < took(1.0)
