@@ -118,26 +118,6 @@ class Times:
         return f"{rate:.0f} frames/s, p50 {half:.0f} ms, p99 {most:.0f} ms"
 
 
-class Reason:
-    """Which device answers and why: asked when something happened, and every 30 frames."""
-
-    def __init__(self, session: gpuedge.Session) -> None:
-        self._session = session
-        self._asked = 0
-        self._known: tuple[str, int, int] | None = None
-        self.sentence = ""
-
-    def __str__(self) -> str:
-        health = self._session.health
-        known = (health.state, health.failed, health.switches)
-        if known != self._known or self._asked % 30 == 0:
-            self.sentence, self._known = self._session.explain().reason, known
-        self._asked += 1
-        if not health.failed:
-            return self.sentence
-        return f"{self.sentence} Failures: {health.failed}; frames by the CPU: {health.on_cpu}."
-
-
 def overlaid(frame: Frame, drawing: Frame, text: list[str]) -> Frame:
     """Return a frame with a drawing in its corner and text on a darker strip at its top."""
     out = frame.copy()
@@ -155,7 +135,7 @@ def overlaid(frame: Frame, drawing: Frame, text: list[str]) -> Frame:
 def write(picture: Frame, path: Path) -> None:
     """Write a picture to a file, and make its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(picture).save(path, compress_level=1)
+    Image.fromarray(picture).save(path)
     print("wrote", path)
 
 
@@ -168,17 +148,18 @@ def is_escaped(picture: Frame) -> bool:
 
 def drawn(session: gpuedge.Session, frames: Iterable[Frame]) -> Iterator[Frame]:
     """Yield a picture of each frame; print what is new, and at the end how long frames took."""
-    reason, times, said, count = Reason(session), Times(), "", 0
+    times, said, count = Times(), "", 0
     used = -time.process_time()
     for count, frame in enumerate(frames, 1):
         start = time.monotonic()
         drawing = session.run({"frame": frame})["drawing"][0].clip(0, 1)  # (3, height, width)
         in_bytes = np.rint(255 * drawing.transpose(1, 2, 0)).astype(np.uint8)
-        picture = overlaid(frame, in_bytes, [str(reason), str(times)])
+        why, health = session.explain().reason, session.health
+        lost = f" Failures: {health.failed}; frames by the CPU: {health.on_cpu}."
+        picture = overlaid(frame, in_bytes, [why + (lost if health.failed else ""), str(times)])
         times.note(start)
-        if reason.sentence != said:
-            said = reason.sentence
-            print(f"frame {count}: {said}", flush=True)
+        if why != said:
+            print(f"frame {count}: {(said := why)}", flush=True)
         yield picture
     used += time.process_time()
     print(f"{count} frames: {times}, {1e3 * used / count:.0f} ms of processor time each")
@@ -208,6 +189,7 @@ def main() -> None:
     model = gpuedge.for_frames(MODEL, size, to=np.minimum(size, DRAWN), crop=True)
     with gpuedge.Session(model, device=asked.device, isolation=asked.isolation) as session:
         session.warm_up()
+        session.explain()  # under auto this looks for GPUs, which takes seconds the first time
         for number, picture in enumerate(drawn(session, itertools.chain([first], frames)), 1):
             if asked.show and is_escaped(picture):
                 break

@@ -22,6 +22,7 @@ import onnxruntime as ort
 import pytest
 from PIL import Image
 from required import absent
+from test_docs import same_everywhere
 from test_example_nets import described
 from test_examples import EXAMPLES, HIDDEN, pixels, run
 
@@ -36,15 +37,21 @@ import camera
 import kit
 
 Array = np.ndarray[Any, Any]
+DOCS = EXAMPLES.parent / "docs"
 LEVELS = ("vulkan-lavapipe", "wgpu-lavapipe", "gles31-llvmpipe", "gles30-llvmpipe",
           "gles20-llvmpipe")  # fmt: skip
 TEXT = 6 * camera.LINE
 """Rows at the top that text may cover; it holds times."""
 
 
-@cache
+FRAMES = itertools.islice(camera.landscape(), 2000)
+SEEN: list[Array] = []
+
+
 def frame(number: int) -> Array:
-    return next(itertools.islice(camera.landscape(), number - 1, None))
+    """Return what the example sees, from 1 on; all are parts of one array."""
+    SEEN.extend(itertools.islice(FRAMES, max(0, number - len(SEEN))))
+    return SEEN[number - 1]
 
 
 def taps(size: int, new: int) -> Array:
@@ -122,18 +129,28 @@ def test_pictures_are_the_same_on_every_level(name: str, tmp_path: Path) -> None
     check(pixels(tmp_path / "out" / "camera.png"), 2)
 
 
+@cache
+def oracle() -> ort.InferenceSession:
+    return ort.InferenceSession(model().SerializeToString())
+
+
+def check_drawing(picture: Array, seen: Array, text: int) -> None:
+    """Compare a picture with ONNX Runtime's, which is right, too: at most one step apart."""
+    height, width = camera.DRAWN
+    assert picture.shape == seen.shape
+    np.testing.assert_array_equal(picture[text:-height], seen[text:-height])
+    np.testing.assert_array_equal(picture[text:, :-width], seen[text:, :-width])
+    (drawn,) = oracle().run(None, {"frame": np.ascontiguousarray(seen)})
+    drawn = np.rint(255 * drawn[0].clip(0, 1).transpose(1, 2, 0))
+    assert np.abs(picture[-height:, -width:] - drawn).max() <= 1
+
+
 def check_all(folder: Path) -> None:
-    """Compare pictures with ONNX Runtime's, which are right, too: at most one step apart."""
+    """Check all pictures of a folder, of which none may be missing."""
     files = sorted(folder.iterdir())
     assert [p.name for p in files] == [f"camera-{n + 1:04}.png" for n in range(len(files))]
-    oracle = ort.InferenceSession(model().SerializeToString())
-    height, width = camera.DRAWN
     for number, path in enumerate(files, 1):
-        picture = pixels(path)
-        np.testing.assert_array_equal(picture[TEXT:, :-width], frame(number)[TEXT:, :-width])
-        (drawn,) = oracle.run(None, {"frame": frame(number)})
-        drawn = np.rint(255 * drawn[0].clip(0, 1).transpose(1, 2, 0))
-        assert np.abs(picture[-height:, -width:] - drawn).max() <= 1
+        check_drawing(pixels(path), frame(number), TEXT)
 
 
 @pytest.mark.driver
@@ -278,6 +295,10 @@ def test_times_are_percentiles_of_the_latest_frames(monkeypatch: pytest.MonkeyPa
     assert str(times) == "25 frames/s, p50 20 ms, p99 90 ms"
 
 
+def test_the_picture_in_the_docs_is_the_one_that_the_example_makes() -> None:
+    check_drawing(pixels(DOCS / "images" / "camera.png"), frame(100), TEXT)
+
+
 def test_without_pillow_it_says_what_to_install(tmp_path: Path) -> None:
     code = f"import sys; sys.modules['PIL'] = None; sys.path[:0] = [{str(EXAMPLES)!r}]"
     done = subprocess.run(
@@ -286,3 +307,26 @@ def test_without_pillow_it_says_what_to_install(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "This example needs Pillow: pip install pillow\n"
+
+
+def test_the_tutorial_runs_and_prints_what_it_says(tmp_path: Path) -> None:
+    text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    parts = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    program = "\n".join([*parts, "np.save('frame.npy', frame)"])
+    environment = farm.environment_of("vulkan-lavapipe")
+    environment |= {"GPUEDGE_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], env=environment, cwd=tmp_path,
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "(1, 3, 144, 192) float32"
+    assert re.fullmatch(r"\d+ frames/s, p50 \d+\.\d ms, p99 \d+\.\d ms", lines[1])
+    told = text.partition("the second line is\n\n")[2].partition("\n\n")[0]
+    assert same_everywhere(lines[2]) == same_everywhere(" ".join(told.split()))
+    assert re.search(r"^state +cpu$", done.stdout, re.M)
+    given = np.load(tmp_path / "frame.npy")
+    check_drawing(pixels(tmp_path / "first.png"), given, 20)
+    check_drawing(pixels(tmp_path / "turned.png"), np.roll(given, 60 * 4, axis=1), 20)
