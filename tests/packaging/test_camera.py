@@ -296,7 +296,7 @@ def test_times_are_percentiles_of_the_latest_frames(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_picture_in_the_docs_is_the_one_that_the_example_makes() -> None:
-    check_drawing(pixels(DOCS / "images" / "camera.png"), frame(100), TEXT)
+    check_drawing(pixels(DOCS / "images" / "camera.png"), frame(60), TEXT)
 
 
 def test_without_pillow_it_says_what_to_install(tmp_path: Path) -> None:
