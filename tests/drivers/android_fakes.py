@@ -30,6 +30,8 @@ else:
 if "ANDROID_NO_TMP" in os.environ:
     import tempfile
     tempfile._candidate_tempdir_list = lambda: ["/nonexistent"]
+if "ANDROID_OLD_LIBC" in os.environ:
+    del os.memfd_create
 """
 """What each Python does first: ``sitecustomize.py``."""
 

@@ -6,6 +6,7 @@ What real devices do is untested; docs/android.md says so.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,18 @@ def test_a_program_that_must_not_be_started_is_said(phone: Phone) -> None:
     assert (found["sum"], found["loaded"]) == (TWICE, [])
 
 
+def test_a_program_that_an_app_brings_is_started(phone: Phone) -> None:
+    """As python-for-android has it: a link in the app's files to what it was installed with."""
+    phone.install_vulkan()
+    binary, program = phone.libraries / "libpythonbin.so", phone.folder / ".bin" / "python"
+    binary.symlink_to(os.path.realpath(sys.executable))
+    program.parent.mkdir()
+    program.symlink_to(binary)
+    found = phone.run(phone.app(str(program)) + PROBE, GPUEDGE_BACKENDS="vulkan")
+    assert [row[:3] for row in found["rows"]] == [["ok", "ok", "loader-default"]]
+    assert found["sum"] == TWICE
+
+
 ISOLATED = """
 with gpuedge.open("vulkan", isolation="process") as device:
     total = gpuedge.add(x, x, device=device).tolist()
@@ -129,7 +142,7 @@ print(json.dumps({"rows": rows, "sum": total}))
 def test_without_a_temporary_folder_the_cache_folder_serves(phone: Phone) -> None:
     phone.install_vulkan()
     code = PROBE.rpartition("print")[0] + ISOLATED
-    found = phone.run(code, GPUEDGE_BACKENDS="vulkan", ANDROID_NO_TMP="1")
+    found = phone.run(code, GPUEDGE_BACKENDS="vulkan", ANDROID_NO_TMP="1", ANDROID_OLD_LIBC="1")
     assert found["rows"][0][:2] == ["ok", "ok"]
     assert found["sum"] == TWICE
     assert list((phone.folder / "cache" / "temporary").iterdir()) == []
