@@ -66,7 +66,7 @@ def android_property(name: str) -> str:
 
 FILES = {
     "model": "/proc/device-tree/model",
-    "chip": "/proc/device-tree/compatible",
+    "soc": "/proc/device-tree/compatible",
     "maker": "/sys/class/dmi/id/sys_vendor",
     "product": "/sys/class/dmi/id/product_name",
     "jetson": "/etc/nv_tegra_release",
@@ -76,17 +76,18 @@ FILES = {
 
 PROPERTIES = {
     "maker": "ro.product.manufacturer",
+    "brand": "ro.product.brand",
     "model": "ro.product.model",
     "device": "ro.product.device",
-    "chip": "ro.soc.model",
+    "soc": "ro.soc.model",
     "platform": "ro.board.platform",
     "release": "ro.build.version.release",
-    "API level": "ro.build.version.sdk",
-    "security patch": "ro.build.version.security_patch",
-    "EGL driver": "ro.hardware.egl",
-    "Vulkan driver": "ro.hardware.vulkan",
+    "android_sdk": "ro.build.version.sdk",
+    "security_patch": "ro.build.version.security_patch",
+    "egl": "ro.hardware.egl",
+    "vulkan": "ro.hardware.vulkan",
 }
-"""Properties in which Android tells the same."""
+"""Properties in which Android tells the same, by the keys that records about devices have."""
 
 
 def description() -> dict[str, str]:
@@ -100,7 +101,7 @@ def description() -> dict[str, str]:
         told = {key: _read(path, 1024) for key, path in FILES.items()}
         lines = dict(line.partition("=")[::2] for line in told["release"].splitlines())
         told["release"] = lines.get("PRETTY_NAME", "").strip("\"'")
-        told["chip"] = ", ".join(told["chip"].strip("\0").split("\0"))
+        told["soc"] = ", ".join(told["soc"].strip("\0").split("\0"))
     return {key: shown for key, text in told.items() if (shown := plain(text.strip("\0 \n"), 200))}
 
 

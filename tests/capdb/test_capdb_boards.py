@@ -15,6 +15,7 @@ from gpuedge.capdb.identity import host
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.judgement import lookup
 from gpuedge.core.identity import Identity
+from gpuedge.safety import machine
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def fresh() -> Iterator[None]:
 def test_a_board_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model"
     path.write_bytes(b"Khadas VIM3\0")
-    monkeypatch.setattr(host, "BOARD", str(path))
+    monkeypatch.setitem(machine.FILES, "model", str(path))
     assert host.host_facts()["device"] == "Khadas VIM3"
     here = Identity("vulkan", "Mali-G52", "linux", vendorID=0x13B5)
     (finding,) = [f for f in lookup(here, ignore=()).relevant if f.id == "mali-0023"]
@@ -64,7 +65,7 @@ def test_a_board_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_machine_that_is_no_board_has_no_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "BOARD", str(tmp_path / "nothing"))
+    monkeypatch.setitem(machine.FILES, "model", str(tmp_path / "nothing"))
     assert "device" not in host.host_facts()
     assert subject(Identity("vulkan", "Mali-G52", "linux", vendorID=0x13B5)).device is None
 
@@ -82,8 +83,9 @@ PAGE = {
     "Jetson Orin, Thor": [
         {"api": "vulkan", "deviceName": "NVIDIA Tegra Orin (nvgpu)", "vendorID": 0x10DE,
          "driverID": 4, "driverVersion": (540 << 22) | (4 << 14)},
-        {"api": "gles31", "GL_VENDOR": "NVIDIA Corporation", "GL_VERSION": "OpenGL ES 3.2 NVIDIA 540.4.0",
-         "GL_RENDERER": "NVIDIA Tegra Orin (nvgpu)/integrated"},
+        {"api": "gles31", "GL_VENDOR": "NVIDIA Corporation",
+         "GL_RENDERER": "NVIDIA Tegra Orin (nvgpu)/integrated",
+         "GL_VERSION": "OpenGL ES 3.2 NVIDIA 540.4.0"},
     ],
     "RK3588": [{**MALI, "deviceName": "Mali-G610 MC4", "deviceID": 0xA8670000}],
     "RK3566, RK3568": [{**MALI, "deviceName": "Mali-G52 r1 MC1", "deviceID": 0x74021000}],
@@ -105,9 +107,9 @@ def test_page_of_boards_names_the_entries_that_are_there() -> None:
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")]
     told = {row[1].strip(): set(re.findall(r"`([a-z]+-\d+)`", row[5])) for row in rows[1:]}
     found = {}
-    for machine, identities in PAGE.items():
+    for board, identities in PAGE.items():
         judged = [lookup({"os": "linux", **said}, ignore=()) for said in identities]
-        found[machine] = {f.id for j in judged for f in j.relevant} - {"any-0003"}
+        found[board] = {f.id for j in judged for f in j.relevant} - {"any-0003"}
     assert found == told
 
 

@@ -211,7 +211,7 @@ def test_the_processor_is_told_with_its_8_bit_products(
 
 BOARDS = {
     "model": b"Raspberry Pi 4 Model B Rev 1.4\0",
-    "chip": b"raspberrypi,4-model-b\0brcm,bcm2711\0",
+    "soc": b"raspberrypi,4-model-b\0brcm,bcm2711\0",
     "release": b'PRETTY_NAME="Debian GNU/Linux 13 (trixie)"\nHOME_URL=x\n',
 }
 
@@ -228,7 +228,7 @@ def test_a_board_is_told_by_its_device_tree(
     main(["doctor", "--json"])
     body = json.loads(capsys.readouterr().out)["machine"]
     assert body["model"] == "Raspberry Pi 4 Model B Rev 1.4"
-    assert body["chip"] == "raspberrypi,4-model-b, brcm,bcm2711"
+    assert body["soc"] == "raspberrypi,4-model-b, brcm,bcm2711"
     assert body["release"] == "Debian GNU/Linux 13 (trixie)"
     assert "maker" not in body and "jetson" not in body
     assert body["vulkan:0"].startswith("Test GPU, 9.9") and body["vulkan:0"].endswith(", ok")

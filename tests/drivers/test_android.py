@@ -204,8 +204,8 @@ def test_doctor_tells_what_to_send(phone: Phone) -> None:
          "ro.product.manufacturer": "a\x1b[2Jb"}
     )  # fmt: skip
     told = phone.run(DOCTOR, GPUEDGE_BACKENDS="vulkan", PREFIX=str(phone.folder))["machine"]
-    assert (told["model"], told["chip"], told["API level"]) == ("Phone 5", "SM8550", "34")
-    assert (told["release"], told["EGL driver"]) == ("14", "adreno")
+    assert (told["model"], told["soc"], told["android_sdk"]) == ("Phone 5", "SM8550", "34")
+    assert (told["release"], told["egl"]) == ("14", "adreno")
     assert "\x1b" not in told["maker"]
     assert "libvulkan.so" in told["libraries"]
     assert "llvmpipe" in told["vulkan:0"] and told["vulkan:0"].endswith("loader-default, ok")

@@ -9,18 +9,8 @@ from functools import lru_cache
 from gpuedge.core.system import is_android, is_linux
 from gpuedge.safety import machine, paths
 
-ANDROID = {
-    "android_sdk": "ro.build.version.sdk",
-    "security_patch": "ro.build.version.security_patch",
-    "soc": "ro.soc.model",
-    "brand": "ro.product.brand",
-    "device": "ro.product.device",
-    "model": "ro.product.model",
-}
-"""Facts that Android's properties hold, by the keys of records about devices."""
-
-BOARD = "/proc/device-tree/model"
-"""Where Linux tells the name of a board, such as ``Khadas VIM3``; other machines lack the file."""
+ANDROID = ("android_sdk", "security_patch", "soc", "brand", "device", "model")
+"""Facts that Android's properties hold."""
 
 
 @lru_cache(maxsize=1)
@@ -36,9 +26,9 @@ def _read() -> dict[str, str]:
 
         facts["macos_version"] = platform.mac_ver()[0]
     if is_android():
-        facts |= {key: machine.android_property(name) for key, name in ANDROID.items()}
+        facts |= {key: machine.android_property(machine.PROPERTIES[key]) for key in ANDROID}
     elif is_linux():
-        board = paths.read_regular(BOARD, 4096) or b""
+        board = paths.read_regular(machine.FILES["model"], 4096) or b""  # such as ``Khadas VIM3``
         facts["device"] = board.decode("utf-8", "replace").strip("\0 \n")
     return {key: value for key, value in facts.items() if value}
 
