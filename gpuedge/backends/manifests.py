@@ -16,6 +16,7 @@ from gpuedge.core.driver import Candidate
 from gpuedge.core.errors import BackendUnavailableError
 from gpuedge.core.reasons import Reason
 from gpuedge.core.record import Record
+from gpuedge.core.system import is_android, userland
 from gpuedge.safety.paths import read_start
 
 TYPE_CHECKING = False
@@ -57,8 +58,9 @@ def candidates(
         env = dict.fromkeys(_OVERRIDES, path)
         listed.append(Candidate(backend, path, manifest.fingerprint, env))
     named = any(environ.get(name) for name in _OVERRIDES)
-    if not listed and not named and (platform == "win32" or _is_android(platform)):
-        # Drivers may be known to the loader by ways that are not files (Android has no manifests).
+    if not listed and not named and (platform == "win32" or is_android(platform)):
+        # Drivers may be known to the loader by ways that are not files: Android has no manifests,
+        # but for those of Termux.
         mark = read_manifest(LOADER_DEFAULT).fingerprint
         listed.append(Candidate(backend, LOADER_DEFAULT, mark, {}))
     return listed
@@ -69,10 +71,6 @@ def _real(path: str) -> str:
         return os.path.realpath(path)
     except (OSError, ValueError):  # a name that no file can have
         return path
-
-
-def _is_android(platform: str) -> bool:
-    return platform == "android" or hasattr(sys, "getandroidapilevel")
 
 
 def _manifests(environ: Mapping[str, str], platform: str) -> Iterator[str]:
@@ -109,7 +107,11 @@ def in_folder(folder: str) -> list[str]:
 
 
 def _folders(environ: Mapping[str, str], platform: str) -> list[str]:
-    if platform == "win32":
+    root, shares = "", ["/usr/local/share", "/usr/share"]
+    if is_android(platform):
+        root = userland(environ)
+        shares = [f"{root}/share"]
+    if platform == "win32" or (is_android(platform) and not root):
         return []
     home = environ.get("HOME") or "~"
 
@@ -118,17 +120,15 @@ def _folders(environ: Mapping[str, str], platform: str) -> list[str]:
 
     folders = [
         environ.get("XDG_CONFIG_HOME") or f"{home}/.config",
-        *listed("XDG_CONFIG_DIRS", "/etc/xdg"),
-        "/etc",
+        *listed("XDG_CONFIG_DIRS", f"{root}/etc/xdg"),
+        f"{root}/etc",
         environ.get("XDG_DATA_HOME") or f"{home}/.local/share",
-        *listed("XDG_DATA_DIRS", os.pathsep.join(("/usr/local/share", "/usr/share"))),
+        *listed("XDG_DATA_DIRS", os.pathsep.join(shares)),
     ]
     if platform == "darwin":
         folders += [
             f"{base}/{n}" for base in ("/opt/homebrew", "/usr/local") for n in ("share", "etc")
         ]
-    if "com.termux" in environ.get("PREFIX", ""):
-        folders.append(f"{environ['PREFIX']}/share")
     return list(dict.fromkeys(folders))
 
 
@@ -277,9 +277,24 @@ def _resolved(manifest: str, name: str) -> tuple[str, bool]:
 def _library_folders() -> Sequence[str]:
     multiarch = getattr(sys.implementation, "_multiarch", "")
     folders = [p for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if p]
+    if is_android():
+        system = "/system/lib64" if _POINTER_BITS == "64" else "/system/lib"
+        return [*folders, f"{userland(os.environ)}/lib", system]
     if multiarch:
         folders += [f"/lib/{multiarch}", f"/usr/lib/{multiarch}", f"/usr/local/lib/{multiarch}"]
     return [*folders, "/usr/local/lib", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
+
+
+LIBRARIES = (
+    "libvulkan.so.1", "libvulkan.so", "libEGL.so.1", "libEGL.so", "libGLESv2.so.2", "libGLESv2.so",
+)  # fmt: skip
+"""Loaders of Vulkan and OpenGL ES, by their names on Linux and on Android."""
+
+
+def libraries() -> list[str]:
+    """Return the names of the loaders that lie in the usual library folders; loads none."""
+    folders = _library_folders()
+    return [n for n in LIBRARIES if any(os.path.exists(os.path.join(f, n)) for f in folders)]
 
 
 def file_facts(path: str) -> bytes:

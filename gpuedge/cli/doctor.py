@@ -26,9 +26,10 @@ from gpuedge.cli.output import Output
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.identity import Identity
-from gpuedge.core.text import Table
+from gpuedge.core.system import is_android
+from gpuedge.core.text import Table, plain
 from gpuedge.probing import api, pins, show
-from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.probing.report import ProbeReport, ProbeRow, driver_name
 from gpuedge.runtime.strings import AUTO, CPU, find, parse
 from gpuedge.safety import paths
 from gpuedge.safety.packages import command
@@ -43,6 +44,8 @@ MODELS = ("onnx", "onnxruntime")
 """Packages of the extra that most applications need."""
 
 CONFIG_FILE = "GPUEDGE_CONFIG"
+
+SEND = "To send with a report about this machine (no serial number, no user name)"
 
 NOT_INSTALLED = ("no-loader", "no-candidates")
 """Codes of an API that is not installed: no worry where a device is reached by another."""
@@ -80,7 +83,8 @@ PACKAGES = {
     "gles": "on Debian: apt-get install libegl1 libgles2 libegl-mesa0 libgl1-mesa-dri",
     "wgpu": command("wgpu"),
 }
-"""What installs an API's loader and a driver."""
+ON_ANDROID = {"wgpu": "none: the package wgpu has nothing for Android"}
+"""What installs an API's loader and a driver; Android has its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +122,29 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "checks": [asdict(c) for c in checks],
         "matrix": matrix.to_dict(report),
         "processor": here.processor,
+        "machine": machine_told(here, report),
     }
     rows = [(c.result, c.name, f"{c.detail}\n-> {c.fix}" if c.fix else c.detail) for c in checks]
     findings = Table("gpuedge doctor", ("result", "check", "finding"), rows)
     summary = ", ".join(f"{n} {word}" for word, n in counts.items())
-    output.show(body, [findings, *matrix.tables(body["matrix"]), summary])
+    sent = Table(SEND, ("what", "it says"), [*body["machine"].items()])
+    output.show(body, [findings, *matrix.tables(body["matrix"]), summary, sent])
     return 1 if counts[FAIL] else 0
+
+
+def machine_told(here: Machine, report: ProbeReport) -> dict[str, str]:
+    """Return what a report about this machine needs: what it is, and each driver in a line."""
+    told = dict(here.description)
+    for device, row in show.lines(report):
+        key, said = driver_name(row.key), row.identity
+        facts: list[Any] = []
+        if row.index is not None:
+            version = said.get("GL_VERSION") or said.get("apiVersion")
+            facts = [row.name, version, said.get("driverName"), said.get("driverInfo"), key]
+        words = dict.fromkeys([*filter(None, facts), row.status, row.code])
+        name = device if row.index is not None else " ".join([device, "driver", key]).rstrip()
+        told[name] = plain(", ".join(words), 300)
+    return told
 
 
 def environment_checks(here: Machine) -> Iterator[Check]:
@@ -302,6 +323,7 @@ def remedy(row: ProbeRow) -> str:
             return MORE_TIME
         ids = ",".join(e["id"] for e in row.evidence.get("entries", ()) if "id" in e) or "all"
         return f"update the driver, or at your own risk: GPUEDGE_IGNORE={ids} (gpuedge db why)"
-    package = PACKAGES.get(kind) if row.code in NOT_INSTALLED else None
+    packages = ON_ANDROID if is_android() else PACKAGES
+    package = packages.get(kind) if row.code in NOT_INSTALLED else None
     known = REMEDIES.get(row.code, DEFAULT_REMEDY)
     return f"{known}, {package}" if package else known

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuedge
+from gpuedge.backends import manifests
 from gpuedge.capdb.database import load
 from gpuedge.cli.db import about, in_words
 from gpuedge.core import config
@@ -65,6 +66,17 @@ class Machine:
             "os": f"{platform.system()} {platform.release()}",
             "machine": platform.machine(),
         }
+
+    @cached_property
+    def description(self) -> dict[str, str]:
+        """What the machine and its system are, as they say; nothing about its owner."""
+        python = "{implementation} {version}, {os}, {machine}".format(**self.python)
+        libraries = ", ".join(manifests.libraries()) or "none in the usual folders"
+        bits = sys.maxsize.bit_length() + 1
+        return {
+            "gpuedge": self.version, "python": f"{python}, {bits} bits", **machine.description(),
+            "processor": machine.processor().model, "libraries": libraries,
+        }  # fmt: skip
 
     @cached_property
     def glsl_compiler(self) -> str | None:

@@ -31,6 +31,7 @@ from gpuedge.core.errors import (
 from gpuedge.safety import child
 from gpuedge.safety.channel import Event, EventReader, Told
 from gpuedge.safety.child import CLEAN, Child, Ending
+from gpuedge.safety.paths import temporary_folder
 
 COMMAND = (sys.executable or "", "-X", "faulthandler", "-m", "gpuedge.conformance.child")
 """The program of a child; tests put a misbehaving one here."""
@@ -173,7 +174,7 @@ class Runner:
         """
         count = min(self.jobs, len(self._batches))
         with tempfile.TemporaryDirectory(
-            prefix="gpuedge-conformance-", ignore_cleanup_errors=True
+            prefix="gpuedge-conformance-", dir=temporary_folder(), ignore_cleanup_errors=True
         ) as folder:
             threads = [
                 threading.Thread(target=self._work, args=(Path(folder, str(i)),), daemon=True)

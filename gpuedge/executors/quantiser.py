@@ -21,6 +21,7 @@ from gpuedge.graph.integers import is_quantised
 from gpuedge.graph.parse import load, raised
 from gpuedge.graph.reader import OnnxModel, takes
 from gpuedge.safety.packages import needed
+from gpuedge.safety.paths import temporary_folder
 
 if TYPE_CHECKING:
     import os
@@ -87,7 +88,7 @@ def quantize(
             hint="quantise the model of floats that it was made from",
         )  # fmt: skip
     fold(proto)
-    with _quiet(), tempfile.TemporaryDirectory() as folder:
+    with _quiet(), tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
         out = Path(folder, "quantised.onnx")
         try:
             tools.quantize_static(

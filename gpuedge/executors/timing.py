@@ -14,6 +14,7 @@ from gpuedge.backends.base import DeviceImpl, Recording
 from gpuedge.executors.base import PlacementRow, StepTime
 from gpuedge.executors.waiting import submit_and_wait
 from gpuedge.safety.interrupts import held
+from gpuedge.safety.paths import temporary_folder
 
 if TYPE_CHECKING:
     from gpuedge.executors.gpu import GpuExecutor
@@ -46,7 +47,7 @@ def times_of(
         What `run` returned, and a row for each node that ONNX Runtime made of the model's, by the
         names that it gives them.
     """
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=temporary_folder()) as folder:
         session = make(str(Path(folder) / "run"))
         run(session)
         start = perf_counter_ns()

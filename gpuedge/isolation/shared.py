@@ -11,11 +11,12 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import sys
 import tempfile
 from contextlib import suppress
 
 from gpuedge.core.errors import OutOfMemoryError
+from gpuedge.core.system import is_linux
+from gpuedge.safety import paths
 
 TOTAL = 64 << 20
 """Bytes that may be shared with one worker; larger tensors travel in pieces."""
@@ -114,7 +115,7 @@ class Arena:
 
 def _make() -> int:
     try:
-        if sys.platform != "linux":
+        if not is_linux() or not hasattr(os, "memfd_create"):  # which Android 11 brought
             return _unlinked()
         import fcntl
 
@@ -130,7 +131,7 @@ def _make() -> int:
 
 
 def _unlinked() -> int:
-    fd, path = tempfile.mkstemp(prefix="gpuedge-")
+    fd, path = tempfile.mkstemp(prefix="gpuedge-", dir=paths.temporary_folder())
     try:
         os.unlink(path)  # noqa: PTH108
         os.ftruncate(fd, TOTAL)

@@ -15,6 +15,7 @@ from pathlib import Path
 from gpuedge.core.errors import CompilerUnavailableError, KernelSyntaxError
 from gpuedge.safety.deadline import call_within
 from gpuedge.safety.packages import command, needed
+from gpuedge.safety.paths import temporary_folder
 
 TIMEOUT_S = 60.0
 COMPILERS = ("glslangValidator", "glslang", "glslc")
@@ -46,7 +47,7 @@ def compile_glsl(text: str, filename: str) -> bytes:
         )
     if compiler == "pyshaderc":
         return _with_pyshaderc(text, filename)
-    with tempfile.TemporaryDirectory(prefix="gpuedge-glsl-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gpuedge-glsl-", dir=temporary_folder()) as folder:
         return _with_tool(compiler, text, filename, Path(folder))
 
 
@@ -54,7 +55,7 @@ def _with_pyshaderc(text: str, filename: str) -> bytes:
     with needed("pyshaderc", filename, CompilerUnavailableError):
         import pyshaderc
 
-    with tempfile.TemporaryDirectory(prefix="gpuedge-glsl-") as folder:
+    with tempfile.TemporaryDirectory(prefix="gpuedge-glsl-", dir=temporary_folder()) as folder:
         path = Path(folder) / "kernel.comp"
         path.write_text(text, encoding="utf-8")
         try:

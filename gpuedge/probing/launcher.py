@@ -34,6 +34,7 @@ from typing import Any
 from gpuedge import backends
 from gpuedge.backends.base import Candidate
 from gpuedge.capdb.identity import families
+from gpuedge.core.system import is_linux
 from gpuedge.probing import child as child_module
 from gpuedge.probing import kat, quirks, run
 from gpuedge.probing.judge import BUDGET_S, LevelResult, Transcript, parts
@@ -97,7 +98,7 @@ class Launcher:
         self.ends: float = request["ends"]
         self.command = request["command"] or interpreter.command("gpuedge.probing.child") or ()
         self.folder = Path(request["folder"])
-        self.can_fork = sys.platform == "linux" and request["command"] is None
+        self.can_fork = is_linux() and request["command"] is None
         self._rows = EventChannel(self.folder / "rows", request["token"])
         self._candidates = [Candidate(**record) for record in request["candidates"]]
         self._poll: Any = None

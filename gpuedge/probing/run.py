@@ -24,7 +24,7 @@ from gpuedge.backends.base import Candidate
 from gpuedge.probing.judge import without_child
 from gpuedge.probing.protocol import ROWS
 from gpuedge.probing.report import ProbeRow
-from gpuedge.safety import child, interpreter
+from gpuedge.safety import child, interpreter, paths
 from gpuedge.safety.channel import EventReader
 from gpuedge.safety.child import Child, Ending
 
@@ -83,7 +83,7 @@ def probe_all(
     else:
         folder = None
         try:
-            folder = mkdtemp(prefix=PREFIX)
+            folder = mkdtemp(prefix=PREFIX, dir=paths.temporary_folder())
             _sweep(Path(folder))
             request = {
                 "folder": folder,

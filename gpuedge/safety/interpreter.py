@@ -13,14 +13,17 @@ import os
 import re
 import sys
 
+from gpuedge.core.system import is_android
+
 CHILD = "--gpuedge-child"
 """First argument of a frozen application that is started as a disposable process."""
 
 WHY_NONE = (
     "frozen: call gpuedge.freeze_support() first thing in the main module",
     "embedded: no Python interpreter was found; name one in sys.executable",
+    "Android: this app brings no Python program that could be started; see docs/android.md",
 )
-"""What is said where nothing can be started: in a frozen application, and in any other."""
+"""What is said where nothing can be started: frozen, in another program, in an Android app."""
 
 _PYTHON = re.compile(r"(python|pypy|graalpy)w?[\d.]*(-(32|64)|_d|[dmtu]+)?(\.exe)?", re.IGNORECASE)
 
@@ -89,7 +92,7 @@ def command(module: str) -> tuple[str, ...] | None:
 
 def why_none() -> str:
     """Return the sentence for a row where `command` returned None."""
-    return WHY_NONE[0 if is_frozen() else 1]
+    return WHY_NONE[0 if is_frozen() else 2 if is_android() else 1]
 
 
 def interpreter() -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from gpuedge.core.record import Record
+from gpuedge.core.system import is_android
+from gpuedge.core.text import plain
 from gpuedge.safety import paths
 
 TYPE_CHECKING = False
@@ -21,6 +23,12 @@ DRIVER_VARIABLES = (
 )  # fmt: skip
 """Prefixes of the variables that choose or change a driver, its layers or its compiler."""
 
+BUILDS = ("ro.build.fingerprint", "ro.vendor.build.fingerprint")
+"""Properties that change with Android and with the partition its drivers lie on."""
+
+MAX_PROPERTY = 92
+"""Bytes of a property with its final zero (PROP_VALUE_MAX of Android's sys/system_properties.h)."""
+
 GPU_NODES = ("nvidia", "mali", "kgsl", "kfd", "dxg", "pvr", "galcore")
 
 
@@ -32,6 +40,8 @@ def driver_environment(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 def hardware() -> list[str]:
     """Return what the kernel shows of the graphics hardware; empty where it shows nothing."""
     marks = [os.uname().release] if hasattr(os, "uname") else []
+    if is_android():  # which has no files to tell one state of its drivers from another
+        marks += map(android_property, BUILDS)
     for folder in ("/dev/dri", "/dev"):
         marks += [
             f"{folder}/{n}" for n in _names(folder) if folder != "/dev" or n.startswith(GPU_NODES)
@@ -41,6 +51,58 @@ def hardware() -> list[str]:
             for part in ("vendor", "device"):
                 marks.append(_read(f"/sys/class/drm/{card}/device/{part}"))
     return marks
+
+
+def android_property(name: str) -> str:
+    """Return a property that Android's C library knows; empty where it has none of that name."""
+    import ctypes  # not for a cached probe elsewhere
+
+    get = getattr(ctypes.CDLL(None), "__system_property_get", None)
+    text = ctypes.create_string_buffer(MAX_PROPERTY)
+    if get is not None:
+        get(name.encode(), text)
+    return text.value.decode("utf-8", "replace")
+
+
+FILES = {
+    "model": "/proc/device-tree/model",
+    "soc": "/proc/device-tree/compatible",
+    "maker": "/sys/class/dmi/id/sys_vendor",
+    "product": "/sys/class/dmi/id/product_name",
+    "jetson": "/etc/nv_tegra_release",
+    "release": "/etc/os-release",
+}
+"""Files in which Linux tells what a machine is: boards by the device tree, PCs by DMI."""
+
+PROPERTIES = {
+    "maker": "ro.product.manufacturer",
+    "brand": "ro.product.brand",
+    "model": "ro.product.model",
+    "device": "ro.product.device",
+    "soc": "ro.soc.model",
+    "platform": "ro.board.platform",
+    "release": "ro.build.version.release",
+    "android_sdk": "ro.build.version.sdk",
+    "security_patch": "ro.build.version.security_patch",
+    "egl": "ro.hardware.egl",
+    "vulkan": "ro.hardware.vulkan",
+}
+"""Properties in which Android tells the same, by the keys that records about devices have."""
+
+
+def description() -> dict[str, str]:
+    """Return what this machine and its system are called, without what cannot be read.
+
+    Nothing that tells one machine from another of its kind: no serial number, no name of a host.
+    """
+    if is_android():
+        told = {key: android_property(name) for key, name in PROPERTIES.items()}
+    else:
+        told = {key: _read(path, 1024) for key, path in FILES.items()}
+        lines = dict(line.partition("=")[::2] for line in told["release"].splitlines())
+        told["release"] = lines.get("PRETTY_NAME", "").strip("\"'")
+        told["soc"] = ", ".join(told["soc"].strip("\0").split("\0"))
+    return {key: shown for key, text in told.items() if (shown := plain(text.strip("\0 \n"), 200))}
 
 
 def _names(folder: str) -> list[str]:

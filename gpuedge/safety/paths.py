@@ -9,6 +9,7 @@ import sys
 
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError, GpuEdgeError, InputError
+from gpuedge.core.system import is_android, is_linux, userland
 
 TYPE_CHECKING = False  # pathlib costs 5 ms to import, a quarter of what a cached probe may take
 if TYPE_CHECKING:
@@ -53,12 +54,41 @@ def cache_folder() -> str:
     named: str = config.get("cache_dir").value
     if named:
         return _with_home(named)
-    if sys.platform == "linux":  # what platformdirs answers, without the 7 ms of importing it
-        base = os.environ.get("XDG_CACHE_HOME", "").strip()
-        return os.path.join(_with_home(base or "~/.cache"), "gpuedge")
+    if is_linux():  # what platformdirs answers, without the 7 ms of importing it
+        base = os.environ.get("XDG_CACHE_HOME", "").strip() or _app_cache() or "~/.cache"
+        return os.path.join(_with_home(base), "gpuedge")
     from platformdirs import user_cache_dir
 
     return user_cache_dir("gpuedge")
+
+
+def _app_cache() -> str:
+    """Return the cache folder of the Android app that this runs in; empty where that is none.
+
+    An app need not be told a home folder. Its files tell where it lives; Java is not asked.
+    """
+    if not is_android() or userland(os.environ):
+        return ""
+    import re
+
+    place = re.compile(r"(/mnt/expand/[^/]+|/data)/(data|user/\d+)/[^/]+(?=/files(/|$))")
+    found = (place.match(str(entry)) for entry in sys.path)
+    return next((f"{match[0]}/cache" for match in found if match), "")
+
+
+def temporary_folder() -> str:
+    """Return a folder for files that nobody keeps: Android gives none to every app.
+
+    Raises OSError where there is no folder that can be written, not even the cache folder.
+    """
+    import tempfile
+
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        folder = os.path.join(cache_folder(), "temporary")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        return folder
 
 
 def _with_home(path: str) -> str:

@@ -325,3 +325,23 @@ def test_listing_is_fast(home: Env, tmp_path: Path) -> None:
         assert len(keys(home)) == 5
         best = min(best, time.perf_counter() - start)
     assert best < 0.003
+
+
+def test_termux_has_the_folders_of_linux_below_its_prefix(home: Env) -> None:
+    inside = {**home, "PREFIX": "/data/data/com.termux/files/usr/"}
+    for name in ("XDG_CONFIG_DIRS", "XDG_DATA_DIRS"):
+        inside.pop(name, None)
+    folders = manifests._folders(inside, "android")
+    below = [f for f in folders if f.startswith("/data/data/com.termux/files/usr/")]
+    prefix = "/data/data/com.termux/files/usr"
+    assert below == [f"{prefix}/etc/xdg", f"{prefix}/etc", f"{prefix}/share"]
+    assert not {"/etc", "/usr/share"} & set(folders)
+    assert manifests._folders(home, "android") == []
+
+
+def test_libraries_are_named_without_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "libvulkan.so").write_bytes(b"")
+    monkeypatch.setattr(manifests, "_library_folders", lambda: [str(tmp_path)])
+    assert manifests.libraries() == ["libvulkan.so"]

@@ -233,36 +233,6 @@ def test_host_facts_name_this_kernel() -> None:
     assert host.host_facts()["os"] == sys.platform
 
 
-def test_properties_of_android() -> None:
-    text = "[ro.soc.model]: [SM8550]\n[ro.product.brand]: [sam[sung]]\nnoise\n[half]: \n"
-    assert host.parse_properties(text) == {
-        "ro.soc.model": "SM8550",
-        "ro.product.brand": "sam[sung]",
-    }
-
-
-def test_android_is_asked_for_its_properties(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tool = tmp_path / "getprop"
-    tool.write_text(
-        "#!/bin/sh\necho '[ro.soc.model]: [SM8550]'\necho '[ro.build.version.sdk]: [34]'\n"
-    )
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setenv("ANDROID_ROOT", "/system")
-    host._read.cache_clear()
-    try:
-        facts = host.host_facts()
-        assert (facts["os"], facts["soc"], facts["android_sdk"]) == ("android", "SM8550", "34")
-        tool.write_text("#!/bin/sh\nexit 3\n")
-        host._read.cache_clear()
-        assert "soc" not in host.host_facts()
-    finally:
-        monkeypatch.undo()
-        host._read.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -207,3 +207,43 @@ def test_the_processor_is_told_with_its_8_bit_products(
     assert here["wrong"][0] in found["8-bit products"]["detail"]
     assert main(["doctor"]) == 0
     assert "avx512_vnni" in capsys.readouterr().out
+
+
+BOARDS = {
+    "model": b"Raspberry Pi 4 Model B Rev 1.4\0",
+    "soc": b"raspberrypi,4-model-b\0brcm,bcm2711\0",
+    "release": b'PRETTY_NAME="Debian GNU/Linux 13 (trixie)"\nHOME_URL=x\n',
+}
+
+
+def test_a_board_is_told_by_its_device_tree(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, data in BOARDS.items():
+        (tmp_path / name).write_bytes(data)
+    monkeypatch.setattr(machine, "FILES", {n: str(tmp_path / n) for n in machine.FILES})
+    monkeypatch.setattr(
+        "gpuedge.probing.api.probe", lambda **_: ProbeReport((told(GL_VERSION="9.9"), NONE), "0")
+    )
+    main(["doctor", "--json"])
+    body = json.loads(capsys.readouterr().out)["machine"]
+    assert body["model"] == "Raspberry Pi 4 Model B Rev 1.4"
+    assert body["soc"] == "raspberrypi,4-model-b, brcm,bcm2711"
+    assert body["release"] == "Debian GNU/Linux 13 (trixie)"
+    assert "maker" not in body and "jetson" not in body
+    assert body["vulkan:0"].startswith("Test GPU, 9.9") and body["vulkan:0"].endswith(", ok")
+    assert body["vulkan driver"] == "absent, no-candidates"
+    main(["doctor"])
+    assert "To send with a report" in capsys.readouterr().out
+
+
+def test_what_a_machine_says_of_itself_never_fails_and_steers_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "maker").write_bytes(b"\xff\x1b[2J" + b"x" * 5000)
+    (tmp_path / "release").write_bytes(b"no equals\n\0=\n")
+    (tmp_path / "model").mkdir()
+    monkeypatch.setattr(machine, "FILES", {n: str(tmp_path / n) for n in machine.FILES})
+    found = machine.description()
+    assert list(found) == ["maker"]
+    assert len(found["maker"]) < 250 and found["maker"].isprintable()

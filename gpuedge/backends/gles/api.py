@@ -10,7 +10,7 @@ import ctypes
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +18,7 @@ from gpuedge.backends.base import Candidate
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.candidates import is_manifest, library_of
 from gpuedge.core.errors import BackendUnavailableError, DeviceLostError, DriverError
+from gpuedge.core.system import is_android
 
 log = logging.getLogger("gpuedge.gles")
 
@@ -164,7 +165,6 @@ class Library(_Functions):
     def __init__(self, path: str) -> None:
         self.path = path
         self._egl = ctypes.CDLL(path)
-        self._gles = self._beside(path)
         self._bind(_EGL, self._address)
         raw = self.QueryString(None, c.EGL_EXTENSIONS)
         self.GetError()  # libraries without client extensions leave an error behind
@@ -178,12 +178,15 @@ class Library(_Functions):
             reason="missing-library",
         )
 
-    def _beside(self, path: str) -> Any:
-        """Load the libGLESv2 that lies beside a library given by its path."""
-        here = Path(path)
+    @cached_property
+    def _gles(self) -> Any:
+        """The libGLESv2 that belongs to it: beside a path, the system's for a name; may be None."""
+        here = Path(self.path)
         other = here.with_name(here.name.replace("libEGL", "libGLESv2"))
+        # The numbers of the two differ: libEGL.so.1 comes with libGLESv2.so.2.
+        name = str(other) if here.name != self.path else other.name.replace(".so.1", ".so.2")
         try:
-            return ctypes.CDLL(str(other)) if here.name != path and other.is_file() else None
+            return ctypes.CDLL(name)
         except OSError as error:
             log.debug("%s: %s", other, error)
             return None
@@ -218,11 +221,13 @@ def load(candidate: Candidate) -> Library:
             _libraries[path] = Library(path)
         except OSError as error:
             is_named = path == candidate.key
+            way = "install it, for example: apt install libegl1"
+            way = "in Termux: pkg install libglvnd mesa" if is_android() else way
             raise BackendUnavailableError(
                 f"The library {Path(path).name} cannot be loaded.",
                 asked_by=candidate.key,
                 known=str(error),
-                hint=None if is_named else "install it, for example: apt install libegl1",
+                hint=None if is_named else way,
                 reason="missing-library" if is_named else "no-loader",
             ) from None
     return _libraries[path]

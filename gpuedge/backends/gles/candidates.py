@@ -17,10 +17,11 @@ from gpuedge.backends import manifests
 from gpuedge.backends.manifests import LOADER_DEFAULT
 from gpuedge.core.driver import Candidate
 from gpuedge.core.reasons import Reason
+from gpuedge.core.system import is_android, userland
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 LIBRARIES = "GPUEDGE_EGL"
 """Variable that lists libEGL files, separated as paths are; their libGLESv2 lies beside them."""
@@ -29,6 +30,9 @@ VENDOR_FILES = "__EGL_VENDOR_LIBRARY_FILENAMES"
 VENDOR_FOLDERS = "__EGL_VENDOR_LIBRARY_DIRS"
 FOLDERS = ("/etc/glvnd/egl_vendor.d", "/usr/share/glvnd/egl_vendor.d")
 """Where the loader looks for manifests unless a variable says otherwise."""
+
+LOADER = "libEGL.so.1"
+"""The vendor-neutral loader, in Termux too; Android's own library has no number."""
 
 
 def candidates(
@@ -61,7 +65,11 @@ def _manifests(environ: Mapping[str, str], platform: str) -> Iterator[str]:
         listed = _split(environ[VENDOR_FILES])
         yield from (path for path in listed if manifests.is_meant(path))
         return
-    for folder in _split(environ.get(VENDOR_FOLDERS, "")) or FOLDERS:
+    folders: Sequence[str] = FOLDERS
+    if is_android(platform):
+        root = userland(environ)
+        folders = [f"{root}/{n}/glvnd/egl_vendor.d" for n in ("etc", "share")] if root else ()
+    for folder in _split(environ.get(VENDOR_FOLDERS, "")) or folders:
         yield from manifests.in_folder(folder)
 
 
@@ -80,8 +88,7 @@ def _system_library(platform: str) -> str | None:
         return "libEGL.dll"
     if platform == "darwin":
         return None
-    is_android = platform == "android" or hasattr(sys, "getandroidapilevel")
-    return "libEGL.so" if is_android else "libEGL.so.1"
+    return "libEGL.so" if is_android(platform) else LOADER
 
 
 def is_manifest(candidate: Candidate) -> bool:
@@ -94,7 +101,9 @@ def library_of(candidate: Candidate) -> str:
 
     A named library that cannot be found is tried by its name all the same.
     """
-    if is_manifest(candidate) or candidate.key == LOADER_DEFAULT:
+    if is_manifest(candidate):
+        return LOADER
+    if candidate.key == LOADER_DEFAULT:
         return _system_library(sys.platform) or "libEGL.so"
     return candidate.key
 

@@ -1,18 +1,22 @@
 """The raw C interface: loading the loader, building structures, naming results.
 
-The `vulkan` package's wrappers rebuild every argument at each call; its cffi library underneath is
-ten times cheaper per call, so only that is used. Nothing is loaded before `load()` is called.
+The `vulkan` package's wrappers rebuild every argument at each call; its cffi interface underneath
+is ten times cheaper per call, and without them takes half the time to import. So only that is used.
+Nothing is loaded before `load()` is called.
 """
 
 from __future__ import annotations
 
+import sys
 from functools import cache
+from importlib.util import find_spec, module_from_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from gpuedge.backends import common
 from gpuedge.backends.vulkan import constants as c
 from gpuedge.core.errors import BackendUnavailableError, DeviceError, DriverError
+from gpuedge.core.system import is_android
 from gpuedge.safety.packages import needed
 
 MAX_LISTED = 1 << 14
@@ -96,19 +100,48 @@ class Api:
         return DriverError(f"The Vulkan driver of {device} refused a call.", known=known)
 
 
+def _names() -> tuple[str, ...]:
+    """Return the names that the loader may have here, Termux's before Android's own."""
+    own = {"win32": ("vulkan-1.dll",), "darwin": ("libvulkan.dylib",)}
+    others = ("libvulkan.so.1", "libvulkan.so") if is_android() else ("libvulkan.so.1",)
+    return own.get(sys.platform, others)
+
+
+def _interface() -> Any:
+    """Return the cffi interface of the `vulkan` package. Raises ImportError.
+
+    The package itself is not imported: it opens the loader by names of its own, which Android's
+    does not have, and fails where it finds none.
+    """
+    package, name = find_spec("vulkan"), "vulkan._vulkancache"
+    places = (package and package.submodule_search_locations) or ()
+    for finder in sys.meta_path if places else ():  # also those of frozen applications
+        find = getattr(finder, "find_spec", None)
+        spec = find and find(name, places, None)
+        if spec and spec.loader:
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module.ffi
+    raise ImportError(f"No module named {name!r}")
+
+
 @cache
 def load() -> Api:
     """Load the Vulkan loader once and return the interface.
 
     Raises BackendUnavailableError where the `vulkan` package or the loader library is missing.
     """
-    try:
-        with needed("vulkan", "Vulkan", BackendUnavailableError, reason="no-loader"):
-            from vulkan._vulkan import ffi, lib
-    except OSError as error:
-        raise common.no_loader(
-            "The Vulkan loader library is not installed.",
-            str(error).split(".")[0],
-            "install the loader, for example: apt install libvulkan1",
-        ) from None
-    return Api(ffi, lib)
+    with needed("vulkan", "Vulkan", BackendUnavailableError, reason="no-loader"):
+        ffi = _interface()
+    known = ""
+    for name in _names():
+        try:
+            return Api(ffi, ffi.dlopen(name))
+        except OSError as error:
+            known = str(error)
+    way = "Android has it since version 7; in Termux: pkg install vulkan-loader-generic"
+    raise common.no_loader(
+        "The Vulkan loader library cannot be loaded.",
+        known,
+        way if is_android() else "install the loader, for example: apt install libvulkan1",
+    )
