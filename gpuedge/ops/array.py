@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuedge.core.dtypes import ACCEPTED, BYTES, as_operand, no_copy, rounded
 from gpuedge.core.errors import InputError, MixedDevicesError
+from gpuedge.core.interchange import as_numpy
 from gpuedge.device import Device
 from gpuedge.executors.resident import Resident, resident
 from gpuedge.ops.call import Array, Operation, one_operator, recorders, simple
@@ -315,9 +316,8 @@ def array(x: Any, *, device: str | Device | None = None) -> DeviceArray:
     >>> gpuedge.relu(x * 3 + 1).numpy().tolist()
     [4.0, 0.0]
     """
-    if isinstance(x, DeviceArray):
-        x = x.numpy()
     request = _request(device)
+    x = as_numpy(x, "'x' of array")
     converted, dtype = as_operand(x, "'x' of array", (*BYTES, "bool"))
     is_shared = isinstance(x, np.ndarray) and np.may_share_memory(converted, x)
     copy = is_shared or not converted.flags.owndata

@@ -28,6 +28,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
     UsageError,
 )
+from gpuedge.core.interchange import as_numpy
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.ops.arguments import number
@@ -250,6 +251,7 @@ def several(
     UnsupportedOpError (GE-501), DeviceError (GE-4xx)
         The device named cannot do it or failed.
     """
+    inputs = [(n, v if is_lazy(v) else as_numpy(v, f"'{n}' of {op}")) for n, v in inputs]
     if any(is_lazy(value) for _, value in inputs):
         run = partial(several, op, write=write, key=key, weights=weights, also=also, others=others)
         return _recorded(op, inputs, write, run, device, key, weights, also, others)

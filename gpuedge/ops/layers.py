@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from gpuedge.core.dtypes import BYTES, as_float32, rounded
 from gpuedge.core.errors import InputError, ShapeError
+from gpuedge.core.interchange import as_numpy
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import (
     Padding,
@@ -361,10 +362,11 @@ def batch_norm(
 
 def _per_channel(name: str, value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
     """Return a statistic in float64, one value for each channel of `shape`."""
+    value = as_numpy(value, f"'{name}' of batch_norm")
     try:
         given = np.asarray(value)  # a large one is refused before it is converted
         array = given.astype(np.float64) if given.shape == shape[1:2] else given
-    except Exception:  # of an object's own __array__, too
+    except Exception:  # of what a list holds
         raise InputError(f"batch_norm has a {name} that is not an array of numbers.") from None
     if len(shape) < 2 or array.shape != (shape[1],):
         raise ShapeError(

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuedge.core.dtypes import no_copy
 from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
+from gpuedge.core.interchange import as_numpy
 from gpuedge.core.text import MOST_LISTED, counted, plain, shown
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.graph.reader import OnnxModel, Signature, takes
@@ -219,6 +220,7 @@ def fitting(name: str, value: Any, signature: Signature) -> Array:
     Arrays must have the dtype; numbers and lists of numbers are converted where each fits.
     """
     dtype, dims = signature
+    value = as_numpy(value, f"Input '{name}'")
     array = _as_array(name, value)
     if array.dtype == dtype and array.shape == dims and array.flags.c_contiguous:
         return array
