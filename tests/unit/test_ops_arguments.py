@@ -49,6 +49,36 @@ def test_padding_forms(padding: Any, shape: tuple[int, int]) -> None:
     assert gpuedge.conv2d(X, W, padding=padding).shape == (2, 4, *shape)
 
 
+@pytest.mark.parametrize(("call", "words"), [
+    (np.sum, "numpy.sum does not compute arrays on a device: gpuedge.sum does"),
+    (np.exp, "numpy.exp does not compute arrays on a device: gpuedge.exp does"),
+    (np.negative, "gpuedge.neg does"),
+    (np.isnan, "numpy.isnan does not compute arrays on a device: numpy.asarray"),
+    (np.max, "numpy.maximum.reduce does not compute arrays on a device: numpy.asarray"),
+    (lambda a: X[0, 0].copy().__iadd__(a), "numpy.add does not"),
+])  # fmt: skip
+def test_numpy_is_refused_an_array_on_a_device_with_what_to_call(call: Any, words: str) -> None:
+    given = gpuedge.array(X[0, 0])
+    with pytest.raises(TypeError, match=re.escape(words)) as caught:
+        call(given)
+    assert "numpy.asarray(x)" in str(caught.value)
+
+
+def test_operators_between_numpy_and_a_device_stay_on_the_device() -> None:
+    x = np.float32([[1, -2], [3, 4]])
+    y = gpuedge.array(np.float32([[2, 2], [-1, 4]]))
+    z = y.numpy()
+    found = {
+        "+": (x + y, x + z), "-": (x - y, x - z), "*": (x * y, x * z), "/": (x / y, x / z),
+        "@": (x @ y, x @ z), "==": (x == y, x == z), "!=": (x != y, x != z), "<": (x < y, x < z),
+        "<=": (x <= y, x <= z), ">": (x > y, x > z), ">=": (x >= y, x >= z),
+        "scalar": (np.float32(3) - y, 3 - z),
+    }  # fmt: skip
+    for name, (result, wanted) in found.items():
+        assert isinstance(result, gpuedge.DeviceArray), name
+        np.testing.assert_array_equal(result.numpy(), wanted, err_msg=name)
+
+
 def test_padding_sides_are_top_bottom_left_right() -> None:
     x = np.ones((1, 1, 2, 2), np.float32)
     w = np.ones((1, 1, 1, 1), np.float32)
