@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpuedge.ops import *
     from gpuedge.ops.array import DeviceArray as DeviceArray
     from gpuedge.ops.array import array as array
+    from gpuedge.ops.explaining import explain as explain
     from gpuedge.ops.frames import for_frames as for_frames
     from gpuedge.probing.api import probe as probe
     from gpuedge.probing.api import probe_async as probe_async
@@ -45,6 +46,7 @@ _LAZY = {
     "array": "gpuedge.ops.array",
     "check": "gpuedge.runtime.check",
     "config": "gpuedge.core.config",
+    "explain": "gpuedge.ops.explaining",
     "for_frames": "gpuedge.ops.frames",
     "freeze_support": "gpuedge.safety.interpreter",
     "open": "gpuedge.device",
@@ -83,8 +85,8 @@ __all__ = [
     "SharedModel", "UnknownDeviceError", "UnsupportedOpError", "UsageError", "__version__", "abs",
     "add", "argmax", "array", "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat",
     "config", "conv2d", "conv_transpose2d", "cos", "crop", "div", "elementwise", "elu", "equal",
-    "erf", "exp", "flatten", "flip", "floor", "for_frames", "freeze_support", "gelu", "gemm",
-    "global_avg_pool2d", "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid",
+    "erf", "exp", "explain", "flatten", "flip", "floor", "for_frames", "freeze_support", "gelu",
+    "gemm", "global_avg_pool2d", "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid",
     "hard_swish", "leaky_relu", "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d",
     "maximum", "mean", "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open",
     "pad", "pow", "prelu", "probe", "probe_async", "quantize", "reciprocal", "relu", "relu6",

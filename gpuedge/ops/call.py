@@ -69,9 +69,13 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 class _Answers(threading.local):
-    """What answered in this thread since it entered a public function: models, inputs, weights."""
+    """What answered in this thread since it entered a public function: models, inputs, weights.
+
+    `explained` are the models that answered since `explain` was entered.
+    """
 
     latest: list[tuple[CompiledModel, Inputs, Sequence[str]]] | None = None
+    explained: list[CompiledModel] | None = None
 
 
 class Operation(NamedTuple):
@@ -131,6 +135,8 @@ def warm(function: F) -> F:
             known = None if key is None else models.shortcuts.get(key)
             if known is not None and not any(np.isnan(given[i]).any() for i in known.weights):
                 outputs = known.model.run({n: given[i] for n, i in known.operands})
+                if _answers.explained is not None:
+                    _answers.explained.append(known.model)
                 return next(iter(outputs.values()))
             if key is None:
                 return function(*args, **options)
@@ -278,9 +284,21 @@ def several(
     result = model.run(arrays)
     if _answers.latest is not None:
         _answers.latest.append((model, inputs, weights))
+    if _answers.explained is not None:
+        _answers.explained.append(model)
     is_float = dtype.kind == "f"
     return tuple(rounded(y, dtype) if is_float and y.dtype.kind == "f" else y
                  for y in result.values())  # fmt: skip
+
+
+def answered(run: Callable[[], Any]) -> tuple[Any, list[CompiledModel]]:
+    """Return what `run` returns, and the models that answered it."""
+    before, models = _answers.explained, list["CompiledModel"]()
+    _answers.explained = models
+    try:
+        return run(), models
+    finally:
+        _answers.explained = before
 
 
 def _recorded(  # noqa: PLR0917  (what `several` was given)
