@@ -72,8 +72,8 @@ def instead(name: str, platform: str = sys.platform) -> str | None:
         return None
     home = _ELSEWHERE.get(found, platform)
     best = found if found and home == platform else probed(platform)[0]
-    only = "" if home == platform else f"; {found} is on {_SYSTEMS[home]} only"
-    return f"write {best!r}, or 'auto' for a GPU only where it is faster{only}"
+    only = "" if home == platform else f" here; {found} is on {_SYSTEMS[home]} only"
+    return f"write {best!r}{only}"
 
 
 def names() -> list[str]:

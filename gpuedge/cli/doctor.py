@@ -19,6 +19,7 @@ from gpuedge import backends
 from gpuedge.capdb.database import load
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.identity.versions import show as show_version
+from gpuedge.capdb.judgement import unknown_ids
 from gpuedge.cli import matrix
 from gpuedge.cli.arguments import add_probing
 from gpuedge.cli.machine import Machine
@@ -138,9 +139,11 @@ def environment_checks(here: Machine) -> Iterator[Check]:
             result = WARN if name in GPU_PACKAGES else result
             yield Check(f"package {name}", result, "not installed", command(name))
     yield from _settings()
-    fix = f"known: {', '.join(s.variable for s in config.SETTINGS.values())}"
-    for name in config.unknown_variables():
-        yield Check("settings", WARN, f"{name} is set, but gpuedge does not know it", fix)
+    for name, hint in config.unknown_variables().items():
+        yield Check("settings", WARN, f"{name} is set, but gpuedge does not know it", hint)
+    with suppress(GpuEdgeError):  # of the setting or the database: told of above
+        for name, hint in unknown_ids().items():
+            yield Check("settings", WARN, f"GPUEDGE_IGNORE names {name!r}, which is no entry", hint)
     yield from _folders(here)
     none = "none; only needed for kernels in GLSL"
     fix = "on Debian: apt-get install glslang-tools; or see docs/install.md for pyshaderc"

@@ -64,7 +64,8 @@ def _meant(text: str) -> str:
         return f"'{CPU}', which has no number"
     near = get_close_matches(text, [AUTO, *backends.names()], n=1)
     spelt = f"did you mean {near[0]!r}?" if near else "gpuedge probe lists what is here"
-    return backends.instead(name) or spelt
+    called = backends.instead(name)
+    return f"{called}; 'auto' takes a GPU only where it is faster" if called else spelt
 
 
 def _known() -> str:

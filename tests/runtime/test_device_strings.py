@@ -64,7 +64,7 @@ def test_names_from_elsewhere_are_answered_with_what_to_write(
 ) -> None:
     for platform, wanted in (("linux", linux), ("darwin", darwin), ("win32", win32)):
         hint = backends.instead(name, platform)
-        assert hint is None if wanted is None else f"write '{wanted}'," in str(hint)
+        assert hint is None if wanted is None else str(hint).startswith(f"write '{wanted}'")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what is written depends on the system")
@@ -73,7 +73,7 @@ def test_a_device_of_another_library_is_refused_with_what_to_write() -> None:
     for text, wanted in (("gpu", "vulkan"), ("CUDA:1", "vulkan"), ("opengl", "gles31")):
         with pytest.raises(UnknownDeviceError) as caught:
             gpuedge.relu(x, device=text)
-        assert str(caught.value.hint).startswith(f"write '{wanted}', or 'auto'")
+        assert str(caught.value.hint).startswith(f"write '{wanted}'; 'auto' takes")
     with pytest.raises(UnknownDeviceError, match="names no device") as caught:
         parse("cpu:0")
     assert caught.value.hint == "'cpu', which has no number"
