@@ -24,6 +24,7 @@ from gpuedge.cli import matrix
 from gpuedge.cli.arguments import add_probing
 from gpuedge.cli.machine import Machine
 from gpuedge.cli.output import Output
+from gpuedge.cli.probe import testing
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.identity import Identity
@@ -101,11 +102,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Run all checks and print them; 1 if one of them is FAIL."""
-    with output.working("testing drivers"):
+    with testing(output) as progress:
         here = Machine()
         checks = [*environment_checks(here), *processor_checks(here.processor)]
         try:
-            report = api.probe(refresh=options.refresh, deadline_s=options.deadline)
+            report = api.probe(
+                refresh=options.refresh, deadline_s=options.deadline, progress=progress
+            )
             checks += report_checks(report)
         except GpuEdgeError:
             report = ProbeReport((), here.version)
