@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import onnx
 
     from gpuedge.binding import BoundSession
+    from gpuedge.core.words import DeviceName, Fallback, Isolation
     from gpuedge.decide.decision import Decision
     from gpuedge.decide.policy import Policy
     from gpuedge.device import Device
@@ -104,10 +105,10 @@ class Session:
         self,
         model: str | os.PathLike[str] | bytes | onnx.ModelProto | OnnxModel,
         *,
-        device: str | Device | None = None,
+        device: DeviceName | Device | None = None,
         policy: Policy | None = None,
-        fallback: str | None = None,
-        isolation: str | None = None,
+        fallback: Fallback | None = None,
+        isolation: Isolation | None = None,
         progress: Progress | None = None,
     ) -> None:
         config.check_environment()

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.request import Request, make_request
 from gpuedge.runtime.strings import AUTO, CPU
 from gpuedge.safety.interrupts import whole
+
+if TYPE_CHECKING:
+    from gpuedge.core.words import DeviceName
 
 LONGEST = 64
 """Recorded operations; one more has them computed and their result read back. So a loop that never
@@ -322,7 +325,7 @@ _FROM_NUMPY = {
 
 
 @whole
-def array(x: Any, *, device: str | Device | None = None) -> DeviceArray:
+def array(x: Any, *, device: DeviceName | Device | None = None) -> DeviceArray:
     """Put an array on a device, where operations on it and their results stay.
 
     Parameters

@@ -25,6 +25,7 @@ from gpuedge.ops.arguments import (
 from gpuedge.ops.call import Array, call, is_lazy, simple, warm
 
 if TYPE_CHECKING:
+    from gpuedge.core.words import Activation
     from gpuedge.device import Device
 
 
@@ -38,7 +39,7 @@ def conv2d(
     padding: Padding = 0,
     dilation: Size = 1,
     groups: int = 1,
-    activation: str | None = None,
+    activation: Activation | None = None,
     device: str | Device | None = None,
 ) -> Array:
     """Convolve a batch of images with a set of filters (a cross-correlation, as in ONNX Conv).
@@ -107,7 +108,7 @@ def conv_transpose2d(
     output_padding: Size = 0,
     dilation: Size = 1,
     groups: int = 1,
-    activation: str | None = None,
+    activation: Activation | None = None,
     device: str | Device | None = None,
 ) -> Array:
     """Transposed convolution, the gradient of `conv2d` by its input (ONNX ConvTranspose).
@@ -159,7 +160,7 @@ def _convolve(
     operands: Mapping[str, Any],
     attrs: Mapping[str, Any],
     *,
-    activation: str | None,
+    activation: Activation | None,
     device: str | Device | None,
 ) -> Array:
     """Run a convolution of either direction with its activation; a bias of None is left out."""

@@ -28,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gpuedge.core.words import ProbeStatus
     from gpuedge.safety.future import Answer
 
     Drivers = Mapping[str, Candidate]
@@ -384,7 +385,8 @@ def _listed(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate 
     """List the candidates of each backend; one without any has a row instead."""
     listed: list[Candidate | ProbeRow] = []
     for name in names:
-        status, why = "absent", Reason("no-candidates")
+        status: ProbeStatus = "absent"
+        why = Reason("no-candidates")
         candidates: Sequence[Candidate] = ()
         try:
             candidates = _candidates(name, environ)
