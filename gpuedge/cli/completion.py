@@ -34,7 +34,7 @@ ZSH = "autoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashc
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Choices:
     """What may follow some words: ``""``, a verb, or a verb and an action.
 
     `words` are verbs, actions and choices with what they do; `options` are those of the parser.
@@ -59,17 +59,17 @@ def run(options: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _places() -> Iterator[Place]:
+def _places() -> Iterator[Choices]:
     for verb in VERBS:
         parser = build_parser(verb)
         if verb == next(iter(VERBS)):
-            yield Place("", VERBS, [one for one in parser._actions if one.option_strings])
+            yield Choices("", VERBS, [one for one in parser._actions if one.option_strings])
         below = actions_of(actions_of(parser)[verb])
         yield _place(verb, actions_of(parser)[verb])
         yield from (_place(f"{verb} {action}", one) for action, one in below.items())
 
 
-def _place(at: str, parser: argparse.ArgumentParser) -> Place:
+def _place(at: str, parser: argparse.ArgumentParser) -> Choices:
     words = {name: one.description or "" for name, one in actions_of(parser).items()}
     options = []
     for action in parser._actions:
@@ -77,7 +77,7 @@ def _place(at: str, parser: argparse.ArgumentParser) -> Place:
             options.append(action)
         elif not words:  # a choice of words, where there is one
             words = dict.fromkeys(map(str, action.choices or ()), action.help or "")
-    return Place(at, words, options)
+    return Choices(at, words, options)
 
 
 def _choices(option: argparse.Action) -> str:
@@ -86,7 +86,7 @@ def _choices(option: argparse.Action) -> str:
     return " ".join(option.choices or devices)
 
 
-def _bash(places: list[Place]) -> str:
+def _bash(places: list[Choices]) -> str:
     """Return a script for bash, which zsh reads as well."""
     steps, values, words = [], [], []
     for place in places:
@@ -103,7 +103,7 @@ def _bash(places: list[Place]) -> str:
     return BASH % {name: "\n".join(text) for name, text in lines.items()}
 
 
-def _fish(places: list[Place]) -> str:
+def _fish(places: list[Choices]) -> str:
     lines = []
     for place in places:
         seen = [f"__fish_seen_subcommand_from {word}" for word in place.at.split()]

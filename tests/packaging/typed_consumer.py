@@ -53,6 +53,7 @@ look(gpuedge.probe(progress=tell))
 load("net.onnx", "vulkan:1", "error")
 # Each of these is refused; a comment that is not needed is an error, too.
 load("net.onnx", "cpu", "gpu")  # type: ignore[arg-type]
+gpuedge.Session("net.onnx", fallback="gpu")  # type: ignore[arg-type]
 gpuedge.Session("net.onnx", isolation="thread")  # type: ignore[arg-type]
 gpuedge.Policy(tune="slow")  # type: ignore[arg-type]
 gpuedge.conv2d(0, 0, activation="swish")  # type: ignore[arg-type]

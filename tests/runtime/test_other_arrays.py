@@ -52,7 +52,7 @@ class Tensor(ByDLPack):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         if self.requires_grad:
             raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
-        return self._values
+        return self._values.copy() if copy else self._values
 
 
 def identity() -> gpuedge.Session:
