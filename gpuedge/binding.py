@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuedge.core.errors import DTypeError, InputError, ShapeError
+from gpuedge.core.interchange import as_numpy, is_shared
 from gpuedge.core.text import shown
 from gpuedge.executors.resident import Resident, Residents, SharedInput
 from gpuedge.graph.ir import Array
@@ -77,15 +78,18 @@ class BoundSession:
             check_place(f"input {shown(name)} of a session", value, self._request)
             fitting(name, _stand_in(value), signature)
             return value
-        if type(value) not in (np.ndarray, SharedInput):
+        if isinstance(value, SharedInput):
+            fitting(name, value, signature)
+            return value
+        array = _memory_of(value, f"Input {shown(name)}")
+        if array is None:
             raise InputError(
                 f"Input {shown(name)} is bound to {type(value).__name__}.",
                 asked_by="Session.bind",
-                known="memory that is bound is read in every run: an array of numpy, or one that "
-                "gpuedge.array made",
+                known="memory that is bound is read in every run: an array of numpy, one that "
+                "gpuedge.array made, or of another package by DLPack or the buffer protocol",
             )
-        fit = fitting(name, value, signature)
-        return value if isinstance(value, SharedInput) else fit
+        return fitting(name, array, signature)
 
     def _memory(self, outputs: Any) -> dict[str, Array]:
         """Return the memory that outputs are written to."""
@@ -95,9 +99,11 @@ class BoundSession:
             raise InputError("Outputs are bound as a dict of arrays by name.")
         known = self._compiler.model.outputs
         chosen(list(outputs), known)
-        for name, memory in outputs.items():
+        memories: dict[str, Array] = {}
+        for name, given in outputs.items():
             dtype, dims = known[name]
-            if type(memory) is not np.ndarray or not memory.flags.writeable:
+            memory = _memory_of(given, f"The memory of output {shown(name)}")
+            if memory is None or not memory.flags.writeable:
                 raise InputError(
                     f"Output {shown(name)} is bound to what cannot be written to.",
                     asked_by="Session.bind",
@@ -114,7 +120,8 @@ class BoundSession:
                 )
             if dims is not None:
                 _check_shape(name, memory.shape, dims)
-        arrays = list(outputs.items())
+            memories[name] = memory
+        arrays = list(memories.items())
         for i, (name, memory) in enumerate(arrays):
             for other, theirs in arrays[:i]:
                 if np.shares_memory(memory, theirs):
@@ -122,7 +129,7 @@ class BoundSession:
                         f"Outputs {shown(other)} and {shown(name)} share memory.",
                         asked_by="Session.bind",
                     )
-        return dict(outputs)
+        return memories
 
     def _stand_ins(self) -> dict[str, Array]:
         """Return arrays of the inputs' types, in the model's order."""
@@ -205,6 +212,15 @@ def _value(value: Array | DeviceArray, dtype: str) -> Array | Resident:
         return Resident(dtype, value.shape, value.view(np.ndarray), value.tensor)
     return value if value.flags.c_contiguous and value.flags.aligned else np.require(
         value, dtype, ["C", "A"])  # fmt: skip
+
+
+def _memory_of(value: Any, what: str) -> Array | None:
+    """Return an array of numpy over the memory of an array; None for what offers none."""
+    if type(value) is np.ndarray:
+        return value
+    array = as_numpy(value, what) if is_shared(value) else None
+    is_plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+    return np.asarray(array) if is_plain else None
 
 
 def _stand_in(value: DeviceArray) -> Array:

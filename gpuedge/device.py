@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
     from gpuedge.core.identity import Identity
     from gpuedge.core.kernel import Number
+    from gpuedge.core.words import DeviceName, Isolation
     from gpuedge.decide.policy import Policy
     from gpuedge.executors.base import Executor
     from gpuedge.runtime.user_kernel import OutputSpec, UserKernel
@@ -123,10 +124,10 @@ class Device:
 
 
 def open(
-    device: str | None = None,
+    device: DeviceName | None = None,
     *,
     policy: Policy | None = None,
-    isolation: str | None = None,
+    isolation: Isolation | None = None,
     context: moderngl.Context | None = None,
 ) -> Device:
     """Open a device.

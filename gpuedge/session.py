@@ -28,6 +28,7 @@ from gpuedge.runtime.inputs import (
     chosen,
     fitting,
     fixed_shape,
+    no_keywords,
     own_copies,
     shapes_for,
 )
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     import onnx
 
     from gpuedge.binding import BoundSession
+    from gpuedge.core.words import DeviceName, Fallback, Isolation
     from gpuedge.decide.decision import Decision
     from gpuedge.decide.policy import Policy
     from gpuedge.device import Device
@@ -103,10 +105,10 @@ class Session:
         self,
         model: str | os.PathLike[str] | bytes | onnx.ModelProto | OnnxModel,
         *,
-        device: str | Device | None = None,
+        device: DeviceName | Device | None = None,
         policy: Policy | None = None,
-        fallback: str | None = None,
-        isolation: str | None = None,
+        fallback: Fallback | None = None,
+        isolation: Isolation | None = None,
         progress: Progress | None = None,
     ) -> None:
         config.check_environment()
@@ -146,8 +148,9 @@ class Session:
     ) -> list[Array]: ...
     @entry
     def run(
-        self, inputs: Any, input_feed: Feeds | None = None, *, timeout_s: float | None = None
-    ) -> dict[str, Array] | list[Array]:
+        self, inputs: Any = None, input_feed: Feeds | None = None, *,
+        timeout_s: float | None = None, **keywords: Any,
+    ) -> dict[str, Array] | list[Array]:  # fmt: skip
         """Run the model once: ``run(inputs)``, or ``run(output_names, inputs)`` as in ONNX Runtime.
 
         Parameters
@@ -161,6 +164,8 @@ class Session:
             Seconds after which to give up, waiting for other runs of this session included. It
             also bounds a driver that hangs inside a call: the CPU answers the requests after that,
             and the device is left alone if it does not return.
+        **keywords
+            None are taken; the error shows how inputs are given.
 
         Returns
         -------
@@ -188,6 +193,8 @@ class Session:
             The session was closed.
         """
         server, names = self._server, None
+        if keywords:
+            raise no_keywords(keywords, self._model.inputs)
         if input_feed is not None:
             names, inputs = chosen(inputs, self._model.outputs), input_feed
         seconds = None if timeout_s is None else check_timeout(timeout_s)
@@ -205,7 +212,7 @@ class Session:
 
     @whole
     def run_async(
-        self, inputs: Feeds, *, timeout_s: float | None = None
+        self, inputs: Feeds | None = None, *, timeout_s: float | None = None, **keywords: Any
     ) -> Answer[dict[str, Array]]:
         """Queue a run for the session's worker thread and return a future of `run`'s result.
 
@@ -218,6 +225,8 @@ class Session:
         inputs : mapping of str to array_like, or sequence of array_like
         timeout_s : float, optional
             As for `run`, counted from now: waiting in the queue included.
+        **keywords
+            None are taken, as for `run`.
 
         Returns
         -------
@@ -235,6 +244,8 @@ class Session:
         seconds = check_timeout(timeout_s)
         self._server.check_open()
         try:
+            if keywords:
+                raise no_keywords(keywords, self._model.inputs)
             given = by_name(inputs, self._model.inputs)
             arrays = own_copies(check_inputs(given, self._model), given)
         except (UsageError, ModelError, OutOfMemoryError) as error:

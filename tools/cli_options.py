@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuedge.cli.main import VERBS, build_parser
+from gpuedge.cli.main import VERBS, actions_of, build_parser
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tables" / "cli-options.md"
 
@@ -21,14 +21,6 @@ do, print and return is in [cli](../cli.md).
 ## Every verb and action
 
 """
-
-
-def actions_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers below a parser, by name."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
-    return {}
 
 
 def rows(parser: argparse.ArgumentParser, *, common: bool) -> list[str]:

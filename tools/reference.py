@@ -45,10 +45,26 @@ This page is made by `make generate` from the table in `gpuedge/safety/store.py`
 
 CLASSES = (
     ("Models", ("Session", "Policy", "Decision", "check", "ModelCheck", "quantize", "for_frames")),
-    ("Arrays on a device", ("array", "DeviceArray", "BoundSession")),
+    ("Arrays on a device", ("array", "DeviceArray", "explain", "BoundSession")),
     ("Devices", ("probe", "probe_async", "ProbeReport", "ProbeProgress", "open", "Device",
                  "SharedModel", "config", "freeze_support")),
 )  # fmt: skip
+
+PARTS = (
+    "Answer", "CandidateRow", "Caps", "DecisionRecord", "DeviceCheck", "Elementwise", "Failure",
+    "Health", "Identity", "NodeCheck", "Place", "PlacementRow", "ProbeRow", "Reason",
+    "SegmentCheck", "UserKernel",
+)  # fmt: skip
+"""Types of what results hold, by which programs annotate; nobody makes one."""
+
+WORDS = """
+## Fixed words
+
+Types for annotations: type checkers refuse other words, and editors offer these.
+
+| name | words |
+|---|---|
+"""
 
 RETURNED = (
     "Decision",
@@ -58,6 +74,7 @@ RETURNED = (
     "Device",
     "DeviceArray",
     "BoundSession",
+    *PARTS,
 )
 """Classes that functions return: nobody calls them."""
 
@@ -88,11 +105,19 @@ def files_page() -> str:
 
 def api_page() -> str:
     """Return the text of docs/tables/api.md: every public name with its docstring."""
-    groups = (*CLASSES, ("Operations on arrays", gpuedge._OPS))
-    return API + "".join(
+    groups = (*CLASSES, ("What results hold", PARTS), ("Operations on arrays", gpuedge._OPS))
+    text = "".join(
         f"\n## {title}\n" + "".join(text for name in names for text in _name(name))
         for title, names in groups
     )
+    return API + text + WORDS + "".join(map(_words, gpuedge._WORDS))
+
+
+def _words(name: str) -> str:
+    """Return the row of a type of fixed words."""
+    found = re.findall(r"'(\w+)'", str(getattr(gpuedge, name)))
+    end = ", with a number as in `vulkan:1`" if name == "DeviceName" else ""
+    return f"| `{name}` | {', '.join(f'`{word}`' for word in found)}{end} |\n"
 
 
 def _name(name: str) -> Iterator[str]:

@@ -30,6 +30,21 @@ _ELSEWHERE = {"metal": "darwin", "dx12": "win32"}
 """Backends of APIs that exist on one system only, and that system (as in `sys.platform`)."""
 
 
+_SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
+
+_CALLED = {
+    "": "gpu igpu dgpu cuda nvidia rocm hip amd intel xpu oneapi sycl opencl cl",
+    "vulkan": "vk",
+    "gles31": "gl opengl opengles gles egl glsl",
+    "gles30": "gles3 webgl",
+    "gles20": "gles2",
+    "wgpu": "webgpu dawn",
+    "metal": "mps coreml",
+    "dx12": "dx directx d3d d3d11 d3d12 directml dml",
+}
+"""What programs for other libraries call devices of these backends; first those of any backend."""
+
+
 def probed(platform: str = sys.platform) -> tuple[str, ...]:
     """Return the built-in backends that `gpuedge.probe()` tries by default, best level first."""
     skipped = {name for name, home in _ELSEWHERE.items() if home != platform}
@@ -38,6 +53,27 @@ def probed(platform: str = sys.platform) -> tuple[str, ...]:
 
 PROBED = probed()
 """Built-in backends that `gpuedge.probe()` tries by default on this system."""
+
+
+def instead(name: str, platform: str = sys.platform) -> str | None:
+    """Return what to write for a name that devices have elsewhere; None for one that they do not.
+
+    Parameters
+    ----------
+    name : str
+        Of a device or a backend, in small letters.
+    platform : str, optional
+    """
+    if name in BUILTIN and _ELSEWHERE.get(name, platform) == platform:
+        return None
+    called = {word: backend for backend, words in _CALLED.items() for word in words.split()}
+    found = called.get(name, called.get(name.rstrip("0123456789"), name))
+    if found and found not in BUILTIN:
+        return None
+    home = _ELSEWHERE.get(found, platform)
+    best = found if found and home == platform else probed(platform)[0]
+    only = "" if home == platform else f" here; {found} is on {_SYSTEMS[home]} only"
+    return f"write {best!r}{only}"
 
 
 def names() -> list[str]:
@@ -99,7 +135,9 @@ def target(name: str) -> str:
     found = BUILTIN.get(name) or _plugins().get(name)
     if found is None:
         raise UnknownDeviceError(
-            f"No backend is called {name!r}.", known=f"backends: {', '.join(names())}"
+            f"No backend is called {name!r}.",
+            known=f"backends: {', '.join(names())}",
+            hint=instead(name),
         )
     return found
 

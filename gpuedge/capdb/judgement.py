@@ -229,6 +229,20 @@ def _listed(ignore: Iterable[str] | str) -> tuple[str, ...]:
     return words
 
 
+def unknown_ids() -> dict[str, str]:
+    """Return the ids of the setting ``ignore`` that name no entry, and what may help.
+
+    Raises
+    ------
+    DatabaseError (GE-600)
+        The database in use cannot be read.
+    """
+    words = [word for word in config.get("ignore").value if word.lower() != ALL]
+    known = {entry.id for entry in load()} if words else set()
+    unknown = sorted(word for word in words if word.lower() not in known)
+    return {w: config.nearest(w.lower(), known) or "gpuedge db show lists them" for w in unknown}
+
+
 def _strangers(database: Database, ignored: frozenset[str]) -> tuple[str, ...]:
     """Return a note per ignored id that names no entry; it may be one of another version."""
     missing = sorted(word for word in ignored if word != ALL and word not in database)

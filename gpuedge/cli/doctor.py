@@ -19,10 +19,12 @@ from gpuedge import backends
 from gpuedge.capdb.database import load
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.identity.versions import show as show_version
+from gpuedge.capdb.judgement import unknown_ids
 from gpuedge.cli import matrix
 from gpuedge.cli.arguments import add_probing
 from gpuedge.cli.machine import Machine
 from gpuedge.cli.output import Output
+from gpuedge.cli.probe import testing
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.identity import Identity
@@ -104,11 +106,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Run all checks and print them; 1 if one of them is FAIL."""
-    with output.working("testing drivers"):
+    with testing(output) as progress:
         here = Machine()
         checks = [*environment_checks(here), *processor_checks(here.processor)]
         try:
-            report = api.probe(refresh=options.refresh, deadline_s=options.deadline)
+            report = api.probe(
+                refresh=options.refresh, deadline_s=options.deadline, progress=progress
+            )
             checks += report_checks(report)
         except GpuEdgeError:
             report = ProbeReport((), here.version)
@@ -159,9 +163,11 @@ def environment_checks(here: Machine) -> Iterator[Check]:
             result = WARN if name in GPU_PACKAGES else result
             yield Check(f"package {name}", result, "not installed", command(name))
     yield from _settings()
-    fix = f"known: {', '.join(s.variable for s in config.SETTINGS.values())}"
-    for name in config.unknown_variables():
-        yield Check("settings", WARN, f"{name} is set, but gpuedge does not know it", fix)
+    for name, hint in config.unknown_variables().items():
+        yield Check("settings", WARN, f"{name} is set, but gpuedge does not know it", hint)
+    with suppress(GpuEdgeError):  # of the setting or the database: told of above
+        for name, hint in unknown_ids().items():
+            yield Check("settings", WARN, f"GPUEDGE_IGNORE names {name!r}, which is no entry", hint)
     yield from _folders(here)
     none = "none; only needed for kernels in GLSL"
     fix = "on Debian: apt-get install glslang-tools; or see docs/install.md for pyshaderc"

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -43,8 +43,13 @@ VERBS: dict[str, str] = {
     "info": "versions, settings and where they come from, known devices, folders",
     "kernels": "list or show the kernel texts and their variants",
     "cache": "show or clear what gpuedge keeps on disk",
+    "completion": "print a script by which bash, zsh or fish completes this command",
 }
 """Verbs in the order of the help; each is the module of that name in this package."""
+
+
+FLAGS = ("--json", "--quiet", "--verbose", "--no-color", "--help", "--version")
+"""Options that every verb takes and that take no value."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -79,10 +84,8 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
 
 def _add_output_options(parser: argparse.ArgumentParser, *, is_action: bool = False) -> None:
     """Add what every verb takes to its parser and to those of its actions."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for child in action.choices.values():
-                _add_output_options(child, is_action=True)
+    for child in actions_of(parser).values():
+        _add_output_options(child, is_action=True)
     # An action's default would hide what was said before the action.
     flag, count = (argparse.SUPPRESS, argparse.SUPPRESS) if is_action else (False, 0)
     common = parser.add_argument_group("output")
@@ -99,6 +102,31 @@ def _add_output_options(parser: argparse.ArgumentParser, *, is_action: bool = Fa
     common.add_argument(
         "--no-color", action="store_true", default=flag, help="plain text, as NO_COLOR=1 does"
     )
+
+
+def actions_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers below a parser, by name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def word_first(arguments: Sequence[str], words: Collection[str]) -> tuple[str | None, list[str]]:
+    """Return the first argument that is no option, and all arguments with it in front.
+
+    So that options may stand before a verb or an action, what follows an option that takes a value
+    is taken for its value unless it is one of `words`.
+    """
+    for i, argument in enumerate(arguments):
+        before = arguments[i - 1] if i else ""
+        is_value = before.startswith("--") and "=" not in before and before not in FLAGS
+        if argument.startswith("-") or (is_value and argument not in words):
+            continue
+        if argument not in words or "--version" in arguments[:i]:
+            return argument, list(arguments)
+        return argument, [argument, *arguments[:i], *arguments[i + 1 :]]
+    return None, list(arguments)
 
 
 def _module(verb: str) -> Any:
@@ -125,12 +153,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by the caller: whoever does that wants the exit code only
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     arguments = list(sys.argv[1:] if argv is None else argv)
-    verb = next((a for a in arguments if not a.startswith("-")), None)
+    verb, arguments = word_first(arguments, VERBS)
     # Until the arguments are parsed: an error in them is printed as was asked for, too.
     output = Output(json="--json" in arguments)
     is_verbose = False
     try:
-        options = build_parser(verb).parse_args(arguments)
+        parser = build_parser(verb)
+        if verb in VERBS:
+            below = actions_of(actions_of(parser)[verb])
+            arguments = [verb, *word_first(arguments[1:], below)[1]]
+        options = parser.parse_args(arguments)
         is_verbose = options.verbose > 0  # a traceback of the parser helps nobody
         output = Output(options.json, options.quiet, options.no_color)
         level = max(logging.DEBUG, logging.WARNING - 10 * options.verbose)

@@ -53,14 +53,15 @@ class Output:
             _print(plain(text, None, lines=True), sys.stderr)
 
     @contextmanager
-    def working(self, text: str) -> Iterator[Callable[[str], None]]:
+    def working(self, text: str, *, lines: bool = False) -> Iterator[Callable[[str], None]]:
         """Show on a terminal's stderr that something takes time; what is yielded changes the text.
 
-        What is printed meanwhile appears above it.
+        What is printed meanwhile appears above it. With `lines` a terminal without rich gets each
+        change as a line.
         """
         console = None if self.quiet else _console(sys.stderr, self.colourless)
         if console is None:
-            yield lambda _: None
+            yield self.log if lines and _is_terminal(sys.stderr) else lambda _: None
             return
         from rich.text import Text
 
@@ -129,9 +130,13 @@ class Output:
         return paint
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()  # a daemon may have none
+
+
 def _console(stream: TextIO | None, colourless: bool) -> Console | None:
     """Return a rich console for a terminal; None for anything else, or where rich is missing."""
-    if stream is None or not stream.isatty():  # a daemon may have none
+    if not _is_terminal(stream):
         return None
     try:
         from rich.console import Console

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from gpuedge.cli.arguments import add_probing
 from gpuedge.cli.output import Output, blaming, read_json
 from gpuedge.core.errors import UnknownDeviceError
 from gpuedge.core.text import Table
 from gpuedge.probing import api, show
-from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.probing.report import ProbeProgress, ProbeReport, ProbeRow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,16 +24,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", metavar="REPORT.json", help=about)
 
 
+@contextmanager
+def testing(output: Output) -> Iterator[Callable[[ProbeProgress], None]]:
+    """Show on a terminal which drivers are tested, and what came of each; not those in the cache.
+
+    What is yielded is the callback of `gpuedge.probe`.
+    """
+    begun = set()
+    with output.working("testing drivers", lines=True) as tell:
+
+        def progress(step: ProbeProgress) -> None:
+            driver = f"{step.name} ({step.backend})"
+            if step.stage == "started":
+                begun.add(driver)
+                tell(f"testing {driver}")
+            elif driver in begun:
+                found = ", ".join(dict.fromkeys(row.status for row in step.rows))
+                tell(f"{driver}: {found}; {step.done} of {step.total} drivers done")
+
+        yield progress
+
+
 def run(options: argparse.Namespace, output: Output) -> int:
     """Probe (or read a report), print it, and return 3 if there is no usable device."""
     if options.input is not None:
         report = ProbeReport.from_dict(read_json(options.input))
     else:
         blamed = {"backend": (UnknownDeviceError,)} if options.backend else {}
-        with output.working("testing drivers"), blaming(**blamed):
+        with testing(output) as progress, blaming(**blamed):
             report = api.probe(
-                refresh=options.refresh, deadline_s=options.deadline, backends=options.backend
-            )
+                refresh=options.refresh, deadline_s=options.deadline, backends=options.backend,
+                progress=progress,
+            )  # fmt: skip
     headline = show.headline(report)
     rows = show.rows_of(report, _details) if options.verbose else show.rows_of(report)
     devices = Table(headline, show.TITLES, rows) if rows else headline

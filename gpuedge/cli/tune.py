@@ -17,6 +17,7 @@ from gpuedge.core.errors import NoUsableDeviceError, UsageError
 from gpuedge.core.identity import Identity
 from gpuedge.core.record import plain
 from gpuedge.core.text import Table, counted, duration
+from gpuedge.core.words import Tuning
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.graph.shaped import ShapedModel
@@ -96,7 +97,8 @@ def _tune(options: argparse.Namespace, output: Output) -> int:
     with blaming(shape=(UsageError,)):
         graph = OnnxModel.load(options.model).specialise(shapes)
     row = named_gpu(options.device, "tune", output)
-    start, effort = time.perf_counter(), "full" if options.full else "fast"
+    start = time.perf_counter()
+    effort: Tuning = "full" if options.full else "fast"
     with (
         gpuedge.open(row.device) as device,
         output.progress("timing kernels") as progress,

@@ -16,6 +16,7 @@ import numpy as np
 import gpuedge
 from gpuedge.conformance.data import WHOLE
 from gpuedge.conformance.storing import KEEPERS, Keeper
+from gpuedge.core.words import StoragePrecision
 from gpuedge.opset.bounds import Array, Num
 
 Make = Callable[[np.random.Generator, str, str], "Built"]
@@ -47,7 +48,7 @@ class Case:
     make: Make = field(compare=False, repr=False)
     dtype: str = "float32"
     data: str = "normal"
-    storage: str = "float32"
+    storage: StoragePrecision = "float32"
     variant: str = ""
     rivals: tuple[str, ...] = field(default=(), compare=False)
     is_large: bool = field(default=False, compare=False)

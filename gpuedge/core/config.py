@@ -11,10 +11,11 @@ from functools import lru_cache
 
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.record import Record
+from gpuedge.core.text import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Mapping
     from contextvars import Token
     from typing import Any
 
@@ -188,15 +189,24 @@ def _parsed(path: str, changed: int) -> Mapping[str, Any]:
 def _known(name: str, source: str) -> Setting:
     if name in SETTINGS:
         return SETTINGS[name]
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, SETTINGS, n=1)
     raise ConfigError(
         f"There is no setting called {name!r}.",
         asked_by=source,
         known=", ".join(SETTINGS),
-        hint=f"did you mean {near[0]!r}?" if near else None,
+        hint=nearest(name, SETTINGS),
     )
+
+
+def nearest(name: str, known: Iterable[str], prefix: str = "") -> str | None:
+    """Return a question about the name that is most like an unknown one; None if none is.
+
+    What all begin with, `prefix`, makes none alike.
+    """
+    from difflib import get_close_matches
+
+    bare = [one.removeprefix(prefix) for one in known]
+    near = get_close_matches(name.removeprefix(prefix), bare, n=1)
+    return f"did you mean {prefix + near[0]!r}?" if near else None
 
 
 def get(name: str, call: Any = None) -> Value:
@@ -252,15 +262,35 @@ def _as_text(raw: Any, source: str) -> str:
 
 
 def check_environment() -> None:
-    """Parse every setting that is set anywhere. Raises ConfigError (GE-101)."""
+    """Parse every setting that is set anywhere, and warn once of variables that mean nothing.
+
+    Raises ConfigError (GE-101).
+    """
     for name in SETTINGS:
         get(name)
+    for name, hint in unknown_variables().items():
+        warn_once(name, f"{name} is set, but gpuedge does not know it; {hint}")
 
 
-def unknown_variables() -> list[str]:
-    """Return the ``GPUEDGE_*`` variables that are set and mean nothing here."""
-    known = {s.variable for s in SETTINGS.values()} | OTHERS
-    return sorted(v for v in os.environ if v.startswith(PREFIX) and v not in known)
+def unknown_variables() -> dict[str, str]:
+    """Return the ``GPUEDGE_*`` variables that are set and mean nothing here, and what may help."""
+    known = {s.variable: None for s in SETTINGS.values()} | dict.fromkeys(sorted(OTHERS))
+    unknown = sorted(v for v in os.environ if v.startswith(PREFIX) and v not in known)
+    listed = f"known: {', '.join(s.variable for s in SETTINGS.values())}"
+    return {name: nearest(name, known, PREFIX) or listed for name in unknown}
+
+
+_told: set[str] = set()
+"""What this process was warned of."""
+
+
+def warn_once(about: str, text: str) -> None:
+    """Log a warning, unless one about the same was logged before."""
+    if about not in _told:
+        _told.add(about)
+        import logging
+
+        logging.getLogger("gpuedge").warning("%s", plain(text, 1000))
 
 
 class config:  # noqa: N801  (used as gpuedge.config(...), like a function)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuedge.core.errors import DTypeError, InexactError, InputError, OutOfMemoryError
+from gpuedge.core.interchange import as_numpy
 
 ACCEPTED = ("float32", "float16")
 BYTES = ("uint8", "int8")
@@ -88,6 +89,7 @@ def as_operand(
     DTypeError (GE-202), InputError (GE-203)
         As `as_float32`.
     """
+    value = as_numpy(value, what)
     dtype = getattr(value, "dtype", None)
     if isinstance(value, np.ma.MaskedArray) or not isinstance(dtype, np.dtype):
         return as_float32(value, what)
@@ -117,9 +119,10 @@ def as_float32(
     """
     if isinstance(value, np.ma.MaskedArray):
         raise InputError(f"{what} is a masked array; its mask would be lost.", hint="x.filled(0)")
+    value = as_numpy(value, what)
     try:
         array = np.asarray(value)
-    except Exception as error:  # ragged or endless lists, or whatever __array__ raises
+    except Exception as error:  # ragged or endless lists, or whatever __array__ in them raises
         raise InputError(f"{what} cannot be read as an array: {error}") from None
     if not hasattr(value, "dtype") and array.dtype.kind in "fiu" and array.dtype != np.float16:
         wide = array

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from gpuedge.core.errors import ConfigError, InputError
 from gpuedge.core.reasons import SENTENCES
@@ -25,7 +25,8 @@ from gpuedge.decide.decision_record import AUTO, CPU, DecisionRecord, DeviceCand
 from gpuedge.decide.explain import Comparison, Weighed
 from gpuedge.decide.options import MOST, Count
 
-STATUSES = ("selected", "rejected", "waiting")
+CandidateStatus = Literal["selected", "rejected", "waiting"]
+STATUSES = get_args(CandidateStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class CandidateRow:
     """
 
     device: Line
-    status: str
+    status: CandidateStatus
     code: str
     reason: Line
     time_ns: Count | None = None
@@ -194,7 +195,9 @@ def _chosen(record: DecisionRecord) -> tuple[str, str]:
 
 _UNDER_WAY = {"opening": "opening", "trial": "on-trial", "late": "open-late",
               "failed": "run-failed"}  # fmt: skip
-_STATUS = dict.fromkeys(("not-yet", "opening", "takes-over", "on-trial", "open-late"), "waiting")
+_STATUS: dict[str, CandidateStatus] = dict.fromkeys(
+    ("not-yet", "opening", "takes-over", "on-trial", "open-late"), "waiting"
+)
 _STILL_RUNS = ("ok", "unsupported-op")
 """What does not stop a named device: nodes it cannot run are placed elsewhere or refused later."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from gpuedge.core.errors import ConfigError
+from gpuedge.core.words import Arithmetic, StoragePrecision, Tuning, WhenToDecide
 
-STORAGES = ("float32", "float16", "fixed16")
-ARITHMETICS = ("float32", "float16")
-_CHOICES = {"storage": STORAGES, "arithmetic": ARITHMETICS, "decide": ("service", "load"),
+_CHOICES = {"storage": get_args(StoragePrecision), "arithmetic": get_args(Arithmetic),
+            "decide": get_args(WhenToDecide), "tune": get_args(Tuning),
             "allow_software": (True, False), "monitor": (True, False),
-            "rewrites": (True, False), "tune": ("off", "fast", "full")}  # fmt: skip
+            "rewrites": (True, False)}  # fmt: skip
 _NUMBERS: dict[str, tuple[type[float], float, float]] = {
     "min_speedup": (float, 1, 1000), "percentile": (int, 1, 99), "crosscheck": (float, 0, 1),
     "watchdog_s": (float, 0.001, 86400), "deadline_s": (float, 1e-6, 3600),
@@ -94,9 +94,9 @@ class Policy:
     min_speedup: float = 1.1
     percentile: int = 90
     allow_software: bool = False
-    decide: str = "service"
-    storage: str = "float32"
-    arithmetic: str = "float32"
+    decide: WhenToDecide = "service"
+    storage: StoragePrecision = "float32"
+    arithmetic: Arithmetic = "float32"
     calibration: Sequence[Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
     crosscheck: float = 1 / 256
     watchdog_s: float | None = None
@@ -104,7 +104,7 @@ class Policy:
     max_memory_bytes: int | None = None
     monitor: bool = True
     rewrites: bool = True
-    tune: str = "off"
+    tune: Tuning = "off"
     max_shapes: int = field(default=8, compare=False)
 
     def __post_init__(self) -> None:

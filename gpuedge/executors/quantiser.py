@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuedge.core.errors import InputError, ModelError
+from gpuedge.core.interchange import as_numpy
 from gpuedge.core.text import shown
 from gpuedge.executors.cpu import the_runtime
 from gpuedge.graph.batchnorm import fold
@@ -159,7 +160,7 @@ def _by_name(model: OnnxModel, number: int, sample: Any) -> Mapping[str, Any]:
     if isinstance(sample, Mapping):
         return sample
     if isinstance(sample, (list, tuple)) and len(sample) == len(model.inputs):
-        return dict(zip(model.inputs, map(np.asarray, sample), strict=True))
+        return dict(zip(model.inputs, sample, strict=True))
     raise InputError(
         f"Calibration sample {number}, a {type(sample).__name__}, is not the inputs by name or in "
         "order.",
@@ -170,7 +171,10 @@ def _by_name(model: OnnxModel, number: int, sample: Any) -> Mapping[str, Any]:
 
 def _checked(model: OnnxModel, samples: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
     for number, given in enumerate(samples):
-        sample = _by_name(model, number, given)
+        sample = {
+            name: np.asarray(as_numpy(value, f"{shown(name)} of calibration sample {number}"))
+            for name, value in _by_name(model, number, given).items()
+        }
         arrays = {}
         for name, (dtype, _) in model.inputs.items():
             if name not in sample:
@@ -179,6 +183,6 @@ def _checked(model: OnnxModel, samples: Iterable[Any]) -> Iterator[Mapping[str, 
             arrays[name] = np.ascontiguousarray(sample[name], dtype)
             if arrays[name].dtype.kind == "f" and not np.isfinite(arrays[name]).all():
                 raise InputError(f"Calibration sample {number} holds NaN or infinity.")
-        model.bind({name: sample[name].shape for name in sample} | {
-            name: array.shape for name, array in arrays.items()})  # fmt: skip
+        shapes = {name: array.shape for name, array in sample.items()}
+        model.bind(shapes | {name: array.shape for name, array in arrays.items()})
         yield arrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from gpuedge.opset import FUNCTIONS
 from gpuedge.runtime.inputs import brief
 
 Size = int | Sequence[int]
-Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
+Padding = int | Literal["same", "valid"] | Sequence[int] | Sequence[Sequence[int]]
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 Nodes = Callable[[GraphBuilder, str], str]
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuedge.core.dtypes import ACCEPTED, BYTES, as_operand, no_copy, rounded
 from gpuedge.core.errors import InputError, MixedDevicesError
+from gpuedge.core.interchange import as_numpy
 from gpuedge.device import Device
 from gpuedge.executors.resident import Resident, resident
 from gpuedge.ops.call import Array, Operation, one_operator, recorders, simple
@@ -22,10 +24,14 @@ from gpuedge.ops.chain import (
     evaluate,
     operation_of,
 )
+from gpuedge.opset import FUNCTIONS
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.request import Request, make_request
 from gpuedge.runtime.strings import AUTO, CPU
 from gpuedge.safety.interrupts import whole
+
+if TYPE_CHECKING:
+    from gpuedge.core.words import DeviceName
 
 LONGEST = 64
 """Recorded operations; one more has them computed and their result read back. So a loop that never
@@ -42,7 +48,6 @@ class DeviceArray:
 
     __slots__ = ("_lazy",)
 
-    __array_ufunc__ = None  # numpy leaves `ndarray + DeviceArray` to this class
     __hash__ = None  # type: ignore[assignment]  # == compares elements
 
     def __init__(self, lazy_array: LazyArray) -> None:
@@ -139,6 +144,19 @@ class DeviceArray:
             return array.astype(dtype)
         return array.copy() if copy else array
 
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        name = _FROM_NUMPY.get(ufunc.__name__, ufunc.__name__)
+        if method == "__call__" and not options and name in _OPERATORS:  # ndarray + DeviceArray
+            return _OPERATORS[name](*inputs)
+        called = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        name, called = ("sum", "sum") if called == "add.reduce" else (name, called)
+        is_ours = "." not in called and name in {*FUNCTIONS, "matmul", "sum"}
+        there = f"gpuedge.{name} does, there; " if is_ours else ""
+        raise TypeError(
+            f"numpy.{called} does not compute arrays on a device: {there}numpy.asarray(x) brings "
+            "one to the host"
+        )
+
     def __dlpack__(self, **options: Any) -> Any:
         return self.numpy().copy().__dlpack__(**options)
 
@@ -204,16 +222,16 @@ class DeviceArray:
         return one_operator("abs", (self,), {}, None)
 
     def __matmul__(self, other: Any) -> Any:
-        return simple("matmul", "MatMul", [("a", self), ("b", other)], None)
+        return _matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return simple("matmul", "MatMul", [("a", other), ("b", self)], None)
+        return _matmul(other, self)
 
     def __eq__(self, other: object) -> Any:
         return _binary("equal", self, other)
 
     def __ne__(self, other: object) -> Any:
-        return simple("not_equal", "Not", [("a", self == other)], None, also=("bool",))
+        return _not_equal(self, other)
 
     def __deepcopy__(self, memo: Any) -> DeviceArray:
         return self  # it never changes
@@ -281,7 +299,33 @@ def _binary(name: str, first: Any, second: Any) -> Any:
 
 
 @whole
-def array(x: Any, *, device: str | Device | None = None) -> DeviceArray:
+def _matmul(first: Any, second: Any) -> Any:
+    return simple("matmul", "MatMul", [("a", first), ("b", second)], None)
+
+
+@whole
+def _not_equal(first: Any, second: Any) -> Any:
+    is_equal = _binary("equal", first, second)
+    return simple("not_equal", "Not", [("a", is_equal)], None, also=("bool",))
+
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    **{name: partial(_binary, name) for name in (
+        "add", "sub", "mul", "div", "pow", "equal", "less", "less_equal", "greater",
+        "greater_equal")},
+    "matmul": _matmul, "not_equal": _not_equal,
+}  # fmt: skip
+"""What operators of Python call, of which numpy hands over those with an array of its own."""
+
+_FROM_NUMPY = {
+    "subtract": "sub", "multiply": "mul", "divide": "div", "power": "pow", "negative": "neg",
+    "absolute": "abs",
+}  # fmt: skip
+"""Operations that numpy calls by another name."""
+
+
+@whole
+def array(x: Any, *, device: DeviceName | Device | None = None) -> DeviceArray:
     """Put an array on a device, where operations on it and their results stay.
 
     Parameters
@@ -315,9 +359,8 @@ def array(x: Any, *, device: str | Device | None = None) -> DeviceArray:
     >>> gpuedge.relu(x * 3 + 1).numpy().tolist()
     [4.0, 0.0]
     """
-    if isinstance(x, DeviceArray):
-        x = x.numpy()
     request = _request(device)
+    x = as_numpy(x, "'x' of array")
     converted, dtype = as_operand(x, "'x' of array", (*BYTES, "bool"))
     is_shared = isinstance(x, np.ndarray) and np.may_share_memory(converted, x)
     copy = is_shared or not converted.flags.owndata

@@ -28,6 +28,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
     UsageError,
 )
+from gpuedge.core.interchange import as_numpy
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.ops.arguments import number
@@ -68,9 +69,13 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 class _Answers(threading.local):
-    """What answered in this thread since it entered a public function: models, inputs, weights."""
+    """What answered in this thread since it entered a public function: models, inputs, weights.
+
+    `explained` are the models that answered since `explain` was entered.
+    """
 
     latest: list[tuple[CompiledModel, Inputs, Sequence[str]]] | None = None
+    explained: list[CompiledModel] | None = None
 
 
 class Operation(NamedTuple):
@@ -130,6 +135,8 @@ def warm(function: F) -> F:
             known = None if key is None else models.shortcuts.get(key)
             if known is not None and not any(np.isnan(given[i]).any() for i in known.weights):
                 outputs = known.model.run({n: given[i] for n, i in known.operands})
+                if _answers.explained is not None:
+                    _answers.explained.append(known.model)
                 return next(iter(outputs.values()))
             if key is None:
                 return function(*args, **options)
@@ -250,6 +257,7 @@ def several(
     UnsupportedOpError (GE-501), DeviceError (GE-4xx)
         The device named cannot do it or failed.
     """
+    inputs = [(n, v if is_lazy(v) else as_numpy(v, f"'{n}' of {op}")) for n, v in inputs]
     if any(is_lazy(value) for _, value in inputs):
         run = partial(several, op, write=write, key=key, weights=weights, also=also, others=others)
         return _recorded(op, inputs, write, run, device, key, weights, also, others)
@@ -276,9 +284,21 @@ def several(
     result = model.run(arrays)
     if _answers.latest is not None:
         _answers.latest.append((model, inputs, weights))
+    if _answers.explained is not None:
+        _answers.explained.append(model)
     is_float = dtype.kind == "f"
     return tuple(rounded(y, dtype) if is_float and y.dtype.kind == "f" else y
                  for y in result.values())  # fmt: skip
+
+
+def answered(run: Callable[[], Any]) -> tuple[Any, list[CompiledModel]]:
+    """Return what `run` returns, and the models that answered it."""
+    before, models = _answers.explained, list["CompiledModel"]()
+    _answers.explained = models
+    try:
+        return run(), models
+    finally:
+        _answers.explained = before
 
 
 def _recorded(  # noqa: PLR0917  (what `several` was given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 LEAST_OPSET = 13
 """Operator set from which Unsqueeze takes its axes as an input; older models are raised."""
 
-MODES = ("linear", "nearest")
+FrameMode = Literal["linear", "nearest"]
+MODES = get_args(FrameMode)
 COLOURS = 3
 Pixels = tuple[int, int]
 """Height and width."""
@@ -45,7 +46,7 @@ def for_frames(
     size: Any,
     *,
     to: Any = None,
-    resize: str = "linear",
+    resize: FrameMode = "linear",
     crop: bool = False,
     swap_rb: bool = False,
     scale: float = 1 / 255,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from gpuedge.core.errors import InputError, ShapeError
+from gpuedge.core.words import ResizeMode
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import Size, flag, pair
 from gpuedge.ops.call import Array, call, warm
@@ -42,14 +43,14 @@ def to_float(
     return _scaled()(x, scale, offset, device=device)
 
 
-MODES = ("linear", "nearest", "cubic")
+MODES = get_args(ResizeMode)
 
 
 @warm
 def resize(
     x: Any,
     size: Size,
-    mode: str = "linear",
+    mode: ResizeMode = "linear",
     *,
     antialias: bool = False,
     device: str | Device | None = None,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from gpuedge.core.dtypes import BYTES, as_float32, rounded
 from gpuedge.core.errors import InputError, ShapeError
+from gpuedge.core.interchange import as_numpy
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import (
     Padding,
@@ -24,6 +25,7 @@ from gpuedge.ops.arguments import (
 from gpuedge.ops.call import Array, call, is_lazy, simple, warm
 
 if TYPE_CHECKING:
+    from gpuedge.core.words import Activation
     from gpuedge.device import Device
 
 
@@ -37,7 +39,7 @@ def conv2d(
     padding: Padding = 0,
     dilation: Size = 1,
     groups: int = 1,
-    activation: str | None = None,
+    activation: Activation | None = None,
     device: str | Device | None = None,
 ) -> Array:
     """Convolve a batch of images with a set of filters (a cross-correlation, as in ONNX Conv).
@@ -106,7 +108,7 @@ def conv_transpose2d(
     output_padding: Size = 0,
     dilation: Size = 1,
     groups: int = 1,
-    activation: str | None = None,
+    activation: Activation | None = None,
     device: str | Device | None = None,
 ) -> Array:
     """Transposed convolution, the gradient of `conv2d` by its input (ONNX ConvTranspose).
@@ -158,7 +160,7 @@ def _convolve(
     operands: Mapping[str, Any],
     attrs: Mapping[str, Any],
     *,
-    activation: str | None,
+    activation: Activation | None,
     device: str | Device | None,
 ) -> Array:
     """Run a convolution of either direction with its activation; a bias of None is left out."""
@@ -361,10 +363,11 @@ def batch_norm(
 
 def _per_channel(name: str, value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
     """Return a statistic in float64, one value for each channel of `shape`."""
+    value = as_numpy(value, f"'{name}' of batch_norm")
     try:
         given = np.asarray(value)  # a large one is refused before it is converted
         array = given.astype(np.float64) if given.shape == shape[1:2] else given
-    except Exception:  # of an object's own __array__, too
+    except Exception:  # of what a list holds
         raise InputError(f"batch_norm has a {name} that is not an array of numbers.") from None
     if len(shape) < 2 or array.shape != (shape[1],):
         raise ShapeError(

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from gpuedge.core.dtypes import BYTES, rounded
 from gpuedge.core.errors import DTypeError, InputError, ShapeError
+from gpuedge.core.interchange import as_numpy
+from gpuedge.core.words import PadMode
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import axes as counted
 from gpuedge.ops.arguments import integer, integers, number
@@ -167,14 +169,14 @@ def crop(
     return _sliced("crop", x, [(y, x_left), (y + high, x_left + wide), along, (1, 1)], device)
 
 
-PAD_MODES = ("constant", "edge", "reflect", "wrap")
+PAD_MODES = get_args(PadMode)
 
 
 @warm
 def pad(
     x: Any,
     pad_width: int | Sequence[int] | Sequence[Sequence[int]],
-    mode: str = "constant",
+    mode: PadMode = "constant",
     constant_values: float = 0.0,
     *,
     device: str | Device | None = None,
@@ -271,7 +273,7 @@ def take(
     if not shape:
         raise ShapeError("take is given a scalar.")
     along = None if axis is None else counted("axis", integer("axis", axis), len(shape))[0]
-    places = np.asarray(indices)
+    places = np.asarray(as_numpy(indices, "'indices' of take"))
     if places.dtype.kind not in "iu":
         raise DTypeError(f"'indices' of take has dtype {places.dtype}.", known="integers")
     extent = int(np.prod(shape)) if along is None else shape[along]

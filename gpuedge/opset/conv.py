@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpuedge.core.layouts import other_order
 from gpuedge.opset import deep
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.operator import Operator
@@ -63,7 +64,9 @@ def sliding(call: OperatorCall) -> tuple[Slide, int]:
     _check_weights(call, x, w, group)
     if group * w[1] != x[1]:
         takes = f"its weights take {w[1]} in each of {group} groups"
-        raise call.bad_shape(f"has {x[1]} input channels, but {takes}")
+        error = call.bad_shape(f"has {x[1]} input channels, but {takes}")
+        error.hint = other_order(x, lambda y: y[1] == group * w[1])
+        raise error
     if w[0] % group:
         raise call.bad_shape(f"has {w[0]} filters, which {group} groups cannot share evenly")
     _check_bias(call, w[0])

@@ -28,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from gpuedge.core.words import ProbeStatus
     from gpuedge.safety.future import Answer
 
     Drivers = Mapping[str, Candidate]
@@ -190,11 +191,26 @@ def _probe(
     for name, rows in verdicts:
         if name not in new:
             teller.verdict(name, rows)
+    if new:  # as with any change of the setting ``ignore``
+        _warn_of_ids()
     rows_of = _looked_at(new, store, deadline_s, begin, teller, stop=stop) if new else {}
     _renew({n: rows_of.get(n, rows) for n, rows in verdicts})
     report = _report(verdicts, rows_of, start)
     _made[names] = report, verdicts, rows_of, start
     return report
+
+
+def _warn_of_ids() -> None:
+    """Warn of ids of entries that are to be ignored, and that no entry has."""
+    variable = config.SETTINGS["ignore"].variable
+    if not config.get("ignore").value:
+        return
+    from gpuedge.capdb.judgement import unknown_ids
+
+    for name, hint in unknown_ids().items():
+        about = f"{variable} {name}"
+        config.warn_once(about, f"{variable} names {name!r}, which is no entry of the capability "
+                         f"database; {hint}")  # fmt: skip
 
 
 def _stored(
@@ -369,7 +385,8 @@ def _listed(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate 
     """List the candidates of each backend; one without any has a row instead."""
     listed: list[Candidate | ProbeRow] = []
     for name in names:
-        status, why = "absent", Reason("no-candidates")
+        status: ProbeStatus = "absent"
+        why = Reason("no-candidates")
         candidates: Sequence[Candidate] = ()
         try:
             candidates = _candidates(name, environ)

@@ -14,9 +14,12 @@ from gpuedge.core.text import plain
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Annotated, Any
+    from typing import Annotated, Any, Literal
 
     from gpuedge.core.driver import Candidate, DeviceInfo
+    from gpuedge.core.words import ProbeStatus
+else:
+    ProbeStatus = str  # as records are read
 
 SCHEMA = "gpuedge.probe/1"
 KINDS = ("DISCRETE_GPU", "INTEGRATED_GPU", "VIRTUAL_GPU", "OTHER", "CPU")
@@ -103,7 +106,7 @@ class ProbeRow(Record):
 
     device: str
     backend: str
-    status: Annotated[str, STATUSES]
+    status: Annotated[ProbeStatus, STATUSES]
     code: str
     reason: str
     name: str = ""
@@ -221,7 +224,7 @@ class ProbeProgress(Record):
         How many drivers have their verdict, and of how many.
     """
 
-    stage: str
+    stage: Literal["started", "verdict"]
     backend: str
     name: str
     rows: tuple[ProbeRow, ...]
@@ -229,7 +232,9 @@ class ProbeProgress(Record):
     total: int
 
 
-def driver_row(candidate: Candidate, status: str, code: str, reason: str, **more: Any) -> ProbeRow:
+def driver_row(
+    candidate: Candidate, status: ProbeStatus, code: str, reason: str, **more: Any
+) -> ProbeRow:
     """Return the row of a driver; `more` are fields that are known of a device of it."""
     key = candidate.key
     known = {

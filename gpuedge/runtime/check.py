@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from gpuedge.core.words import DeviceName, Fallback
     from gpuedge.decide.policy import Policy
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.probing.report import ProbeRow
@@ -200,10 +201,10 @@ class ModelCheck:
 def check(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     *,
-    device: str | None = None,
+    device: DeviceName | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     policy: Policy | None = None,
-    fallback: str | None = None,
+    fallback: Fallback | None = None,
 ) -> ModelCheck:
     """Say where every operator of a model would run and why not elsewhere, without using a GPU.
 

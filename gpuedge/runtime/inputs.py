@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 
 from gpuedge.core.dtypes import no_copy
 from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
+from gpuedge.core.interchange import as_numpy
+from gpuedge.core.layouts import other_order
 from gpuedge.core.text import MOST_LISTED, counted, plain, shown
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.graph.reader import OnnxModel, Signature, takes
@@ -59,7 +62,8 @@ def chosen(names: Any, outputs: Collection[str]) -> Sequence[str]:
         raise InputError(
             f"Outputs are asked for by a list of names, not by {type(names).__name__}.",
             known=f"outputs: {', '.join(map(shown, outputs))}",
-            hint="run(None, inputs) returns all in order, run(inputs) a dict",
+            hint="run(None, inputs) returns all in order, run(inputs) a dict; inputs in order are "
+            "one list: run([x, y])",
         )
     unknown = [n for n in names or () if not isinstance(n, str) or n not in outputs]
     if unknown:
@@ -68,6 +72,23 @@ def chosen(names: Any, outputs: Collection[str]) -> Sequence[str]:
             known=f"outputs: {', '.join(map(shown, outputs))}",
         )
     return names or tuple(outputs)
+
+
+def no_keywords(given: Collection[str], wanted: Mapping[str, Signature]) -> InputError:
+    """Return the error for keywords of a run, which shows the right call."""
+    if any(name in wanted for name in given):
+        names = {name: name if name.isidentifier() else "..." for name in wanted}
+        listed = ", ".join(f"{n!r}: {v}" for n, v in list(names.items())[:MOST_LISTED])
+        return InputError(
+            "Inputs are given as one dict by name, not as keywords.",
+            known=takes(wanted),
+            hint=f"run({{{plain(listed)}}})",
+        )
+    return InputError(
+        f"A run takes no keyword {shown(next(iter(given)))}.",
+        known=f"it is run(inputs, timeout_s=1.0) or run(output_names, inputs); {takes(wanted)}",
+        hint="run(None, {...}) is the call of ONNX Runtime" if "output_names" in given else None,
+    )
 
 
 def check_inputs(inputs: Any, model: OnnxModel) -> dict[str, Array]:
@@ -219,6 +240,7 @@ def fitting(name: str, value: Any, signature: Signature) -> Array:
     Arrays must have the dtype; numbers and lists of numbers are converted where each fits.
     """
     dtype, dims = signature
+    value = as_numpy(value, f"Input '{name}'")
     array = _as_array(name, value)
     if array.dtype == dtype and array.shape == dims and array.flags.c_contiguous:
         return array
@@ -229,15 +251,18 @@ def fitting(name: str, value: Any, signature: Signature) -> Array:
             f"Input '{name}' has dtype {array.dtype}; the model takes {dtype}.",
             hint=f"convert it yourself, for example x.astype('{dtype}')",
         )
-    if dims is not None and (
-        array.ndim != len(dims)
-        or any(isinstance(d, int) and d != e for d, e in zip(dims, array.shape, strict=True))
-    ):
+    if dims is not None and not _fits(dims, array.shape):
         wanted = ", ".join("?" if d is None else str(d) for d in dims)
         raise ShapeError(
-            f"Input '{name}' has shape {list(array.shape)}; the model takes [{wanted}]."
+            f"Input '{name}' has shape {list(array.shape)}; the model takes [{wanted}].",
+            hint=other_order(array.shape, partial(_fits, dims)),
         )
     return array
+
+
+def _fits(dims: Sequence[Any], shape: tuple[int, ...]) -> bool:
+    pairs = zip(dims, shape, strict=False)
+    return len(dims) == len(shape) and all(d == e for d, e in pairs if isinstance(d, int))
 
 
 def _as_array(name: str, value: Any) -> Array:

@@ -53,13 +53,19 @@ def parse(device: str) -> str:
         return text
     # Those of plug-ins are looked up in all installed packages, which takes 15 ms.
     if not name or (name not in backends.PROBED and name not in backends.names()):
-        near = get_close_matches(text, [AUTO, *backends.names()], n=1)
-        raise UnknownDeviceError(
-            f"{device!r} names no device.",
-            known=_known(),
-            hint=f"did you mean {near[0]!r}?" if near else "gpuedge probe lists what is here",
-        )
+        raise UnknownDeviceError(f"{device!r} names no device.", known=_known(), hint=_meant(text))
     return text
+
+
+def _meant(text: str) -> str:
+    """Return what to write instead of a text that names no device."""
+    name = text.partition(":")[0]
+    if name == CPU:
+        return f"'{CPU}', which has no number"
+    near = get_close_matches(text, [AUTO, *backends.names()], n=1)
+    spelt = f"did you mean {near[0]!r}?" if near else "gpuedge probe lists what is here"
+    called = backends.instead(name)
+    return f"{called}; 'auto' takes a GPU only where it is faster" if called else spelt
 
 
 def _known() -> str:
@@ -136,6 +142,7 @@ def find(device: str, report: ProbeReport) -> ProbeRow:
         asked_by=f"device={device!r}",
         known=_reasons(meant) or f"no driver of {name} was found",
         hint=_way_out(meant)
+        or backends.instead(name)
         or "gpuedge doctor shows what is missing; device='auto' or 'cpu' runs anywhere",
     )
 

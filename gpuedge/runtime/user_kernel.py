@@ -22,6 +22,7 @@ from gpuedge.core.errors import (
     ShapeError,
     UsageError,
 )
+from gpuedge.core.interchange import as_numpy
 from gpuedge.core.kernel import Number, PushArg
 from gpuedge.core.storage import Storage
 from gpuedge.executors.base import Executor
@@ -328,6 +329,7 @@ def _are_counts(values: Any) -> bool:
 
 
 def _array(name: str, value: Any, buffer: BufferArg) -> Array:
+    value = as_numpy(value, f"'{name}'")
     array = np.asarray(value)
     if not hasattr(value, "dtype") and array.dtype.kind in "fiub":
         array = array.astype(buffer.dtype)

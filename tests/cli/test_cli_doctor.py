@@ -76,7 +76,9 @@ def diagnose(
     ({}, GOOD, "cache", "PASS", "", ""),
     ({"GPUEDGE_CACHE_DIR": __file__}, GOOD, "cache", "WARN", "cannot be written", "a folder"),
     ({"GPUEDGE_FALBACK": "cpu"}, GOOD, "settings", "WARN", "GPUEDGE_FALBACK", "GPUEDGE_FALLBACK"),
+    ({"GPUEDGE_IGNORE": "mali-12"}, GOOD, "settings", "WARN", "names 'mali-12'", "'mali-0012'?"),
     ({"GPUEDGE_DEVICE": "vulcan"}, GOOD, "GPUEDGE_DEVICE", "FAIL", "vulcan", "vulkan"),
+    ({"GPUEDGE_DEVICE": "gpu"}, GOOD, "GPUEDGE_DEVICE", "FAIL", "gpu", "'auto'"),
     ({"GPUEDGE_DEVICE": "wgpu"}, GOOD, "GPUEDGE_DEVICE", "FAIL", "wgpu", "doctor"),
     ({"GPUEDGE_DEVICE": "vulkan:7"}, GOOD, "GPUEDGE_DEVICE", "FAIL", "vulkan:7", "probe"),
     ({"GPUEDGE_DEVICE": "vulkan"}, GOOD, "GPUEDGE_DEVICE", "PASS", "means vulkan:0", ""),
@@ -87,7 +89,8 @@ def diagnose(
     ({"GPUEDGE_DB": str(DATABASE)}, GOOD, "GPUEDGE_DB", "PASS", str(DATABASE), ""),
     ({"GPUEDGE_FALLBACK": "gpu"}, GOOD, "GPUEDGE_FALLBACK", "FAIL", "gpu", "cpu"),
     ({"GPUEDGE_FALLBACK": "error"}, GOOD, "GPUEDGE_FALLBACK", "PASS", "error", ""),
-    ({"GPUEDGE_BACKENDS": "opencl"}, GOOD, "GPUEDGE_BACKENDS", "FAIL", "opencl", "_BACKENDS"),
+    ({"GPUEDGE_BACKENDS": "opencl"}, GOOD, "GPUEDGE_BACKENDS", "FAIL", "opencl", "'vulkan'"),
+    ({"GPUEDGE_BACKENDS": "odd"}, GOOD, "GPUEDGE_BACKENDS", "FAIL", "odd", "_BACKENDS"),
     ({"GPUEDGE_CONFIG": "/none.toml"}, GOOD, "GPUEDGE_CONFIG", "FAIL", "/none.toml", "GPUEDGE"),
 ])  # fmt: skip
 def test_every_finding_has_a_remedy(

@@ -157,4 +157,5 @@ def test_probe_prints_the_report_as_json(
     arguments = ["probe", "--json", "--refresh", "--deadline", "7", "--backend", "vulkan"]
     assert main(arguments) == 0
     assert answer(capsys) == ProbeReport((GOOD, BAD), "0.1.0", 0.5).to_dict()
+    assert callable(probed[0].pop("progress"))
     assert probed == [{"refresh": True, "deadline_s": 7.0, "backends": ["vulkan"]}]

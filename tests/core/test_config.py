@@ -132,11 +132,29 @@ def test_unknown_variables_are_listed_and_unknown_names_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GPUEDGE_DEVISE", "cpu")
-    assert "GPUEDGE_DEVISE" in config.unknown_variables()
+    monkeypatch.setenv("GPUEDGE_QQ", "1")
+    unknown = config.unknown_variables()
+    assert unknown["GPUEDGE_DEVISE"] == "did you mean 'GPUEDGE_DEVICE'?"
+    assert unknown["GPUEDGE_QQ"].startswith("known: GPUEDGE_DEVICE, ")
     with pytest.raises(ConfigError, match="did you mean 'device'"):
         gpuedge.config(devise="cpu")
     with pytest.raises(ConfigError, match="fallback"):
         gpuedge.config(fallback="never")
+
+
+def test_unknown_variables_are_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(config, "_told", set())
+    config.check_environment()
+    assert caplog.messages == []
+    monkeypatch.setenv("GPUEDGE_DEVISE", "cpu")
+    for _ in range(3):
+        config.check_environment()
+    (said,) = caplog.messages
+    assert said == (
+        "GPUEDGE_DEVISE is set, but gpuedge does not know it; did you mean 'GPUEDGE_DEVICE'?"
+    )
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX")

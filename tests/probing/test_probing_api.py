@@ -411,3 +411,20 @@ def test_two_processes_at_once(fakes: Path) -> None:
     assert started(fakes) == before
     left = {p.name for p in (fakes / "cache").iterdir()}
     assert left - {"capability_db"} == {"lock", "verdicts.json"}
+
+
+def test_ids_that_no_entry_has_are_warned_of_once(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PROBE_FAKES", "ok")
+    monkeypatch.setenv("GPUEDGE_IGNORE", "PowerVR-0019 all")
+    probe()
+    assert [m for m in caplog.messages if "GPUEDGE_IGNORE" in m] == []
+    monkeypatch.setenv("GPUEDGE_IGNORE", "powervr-19,PowerVR-0019")
+    for _ in range(2):
+        probe(refresh=True)
+    (said,) = (m for m in caplog.messages if "GPUEDGE_IGNORE" in m)
+    assert said == (
+        "GPUEDGE_IGNORE names 'powervr-19', which is no entry of the capability database; "
+        "did you mean 'powervr-0019'?"
+    )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import gpuedge
 from gpuedge import backends
 from gpuedge.cli.main import build_parser
 from gpuedge.core.config import config
@@ -44,6 +47,43 @@ def test_other_strings_are_refused_with_the_levels_named(text: str) -> None:
         parse(text)
     for name in LEVELS:
         assert f"{name}[:N]" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "linux", "darwin", "win32"),
+    [("gpu", "vulkan", "metal", "dx12"), ("gpu0", "vulkan", "metal", "dx12"),
+     ("cuda", "vulkan", "metal", "dx12"), ("opencl", "vulkan", "metal", "dx12"),
+     ("opengl", "gles31", "gles31", "gles31"), ("gles", "gles31", "gles31", "gles31"),
+     ("gles2", "gles20", "gles20", "gles20"), ("webgpu", "wgpu", "wgpu", "wgpu"),
+     ("vk", "vulkan", "vulkan", "vulkan"), ("directx", "vulkan", "metal", "dx12"),
+     ("mps", "vulkan", "metal", "dx12"), ("metal", "vulkan", None, "dx12"),
+     ("dx12", "vulkan", "metal", None), ("gles30", None, None, None), ("tpu", None, None, None)],
+)  # fmt: skip
+def test_names_from_elsewhere_are_answered_with_what_to_write(
+    name: str, linux: str | None, darwin: str | None, win32: str | None
+) -> None:
+    for platform, wanted in (("linux", linux), ("darwin", darwin), ("win32", win32)):
+        hint = backends.instead(name, platform)
+        assert hint is None if wanted is None else str(hint).startswith(f"write '{wanted}'")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is written depends on the system")
+def test_a_device_of_another_library_is_refused_with_what_to_write() -> None:
+    x = np.zeros(2, np.float32)
+    for text, wanted in (("gpu", "vulkan"), ("CUDA:1", "vulkan"), ("opengl", "gles31")):
+        with pytest.raises(UnknownDeviceError) as caught:
+            gpuedge.relu(x, device=text)
+        assert str(caught.value.hint).startswith(f"write '{wanted}'; 'auto' takes")
+    with pytest.raises(UnknownDeviceError, match="names no device") as caught:
+        parse("cpu:0")
+    assert caught.value.hint == "'cpu', which has no number"
+    with pytest.raises(UnknownDeviceError, match="No backend is called") as caught:
+        gpuedge.probe(backends=["opengl"])
+    assert "write 'gles31'" in str(caught.value.hint)
+    row = ProbeRow("metal", "metal", "absent", "no-candidates", "none", "metal")
+    with pytest.raises(NoUsableDeviceError) as unusable:
+        find("metal", ProbeReport((row,), "0.1.0"))
+    assert unusable.value.hint is not None and "metal is on macOS only" in unusable.value.hint
 
 
 @pytest.mark.parametrize("name", ["VULKAN", "GLES31", "GLES30", "GLES20", "WGPU"])

@@ -49,6 +49,77 @@ def test_padding_forms(padding: Any, shape: tuple[int, int]) -> None:
     assert gpuedge.conv2d(X, W, padding=padding).shape == (2, 4, *shape)
 
 
+@pytest.mark.parametrize(("call", "words"), [
+    (np.sum, "numpy.sum does not compute arrays on a device: gpuedge.sum does"),
+    (np.exp, "numpy.exp does not compute arrays on a device: gpuedge.exp does"),
+    (np.negative, "gpuedge.neg does"),
+    (np.isnan, "numpy.isnan does not compute arrays on a device: numpy.asarray"),
+    (np.max, "numpy.maximum.reduce does not compute arrays on a device: numpy.asarray"),
+    (lambda a: X[0, 0].copy().__iadd__(a), "numpy.add does not"),
+])  # fmt: skip
+def test_numpy_is_refused_an_array_on_a_device_with_what_to_call(call: Any, words: str) -> None:
+    given = gpuedge.array(X[0, 0])
+    with pytest.raises(TypeError, match=re.escape(words)) as caught:
+        call(given)
+    assert "numpy.asarray(x)" in str(caught.value)
+
+
+def test_operators_between_numpy_and_a_device_stay_on_the_device() -> None:
+    x = np.float32([[1, -2], [3, 4]])
+    y = gpuedge.array(np.float32([[2, 2], [-1, 4]]))
+    z = y.numpy()
+    found = {
+        "+": (x + y, x + z), "-": (x - y, x - z), "*": (x * y, x * z), "/": (x / y, x / z),
+        "@": (x @ y, x @ z), "==": (x == y, x == z), "!=": (x != y, x != z), "<": (x < y, x < z),
+        "<=": (x <= y, x <= z), ">": (x > y, x > z), ">=": (x >= y, x >= z),
+        "scalar": (np.float32(3) - y, 3 - z),
+    }  # fmt: skip
+    for name, (result, wanted) in found.items():
+        assert isinstance(result, gpuedge.DeviceArray), name
+        np.testing.assert_array_equal(result.numpy(), wanted, err_msg=name)
+
+
+@pytest.mark.parametrize("call", [
+    (gpuedge.relu, X), (gpuedge.conv2d, X, W), (gpuedge.topk, X, 1), (gpuedge.nonzero, X),
+    (gpuedge.elementwise("a + 1"), X), (gpuedge.batch_norm, X, *[np.ones(3, np.float32)] * 4),
+], ids=lambda call: getattr(call[0], "__name__", "elementwise"))  # fmt: skip
+def test_an_operation_explains_itself_as_a_session_does(call: tuple[Any, ...]) -> None:
+    function, *operands = call
+    for _ in range(3):  # the later ones by the short cut for calls like one before
+        found = gpuedge.explain(function, *operands, device="cpu")
+        assert isinstance(found, gpuedge.Decision)
+        assert (found.device, found.reason) == ("cpu", "Runs on cpu: asked for by name.")
+        assert found.replay() == found
+
+
+def test_an_operation_on_a_device_array_explains_itself_and_is_not_computed() -> None:
+    given = gpuedge.array(X[0])
+    kept = list[Any]()
+
+    def chain(x: Any) -> Any:
+        kept.append(gpuedge.relu(x + 1) * 2)
+        return kept[-1]
+
+    assert gpuedge.explain(chain, given).device == "cpu"
+    assert not kept[0].is_computed
+    assert gpuedge.explain(gpuedge.nonzero, given).device == "cpu"  # which is computed at once
+    np.testing.assert_array_equal(kept[0].numpy(), np.maximum(X[0] + 1, 0) * 2)
+
+
+def test_an_operation_under_auto_tells_of_every_device() -> None:
+    with gpuedge.config(backends="null"):
+        found = gpuedge.explain(gpuedge.relu, X, device="auto")
+    assert found.record.asked == "auto" and found.device == "cpu"
+    assert [row.device for row in found.rows][-1] == "cpu" and len(found.rows) > 1
+
+
+@pytest.mark.parametrize("call", [(np.abs, X), (X,), (gpuedge.array, X), (len, [1])])
+def test_what_is_no_operation_is_not_explained(call: tuple[Any, ...]) -> None:
+    with pytest.raises(InputError, match="no operation") as caught:
+        gpuedge.explain(*call)
+    assert "explain(gpuedge.relu, x)" in str(caught.value.hint)
+
+
 def test_padding_sides_are_top_bottom_left_right() -> None:
     x = np.ones((1, 1, 2, 2), np.float32)
     w = np.ones((1, 1, 1, 1), np.float32)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import gpuedge
+import gpuedge.core.words
 import gpuedge.ops
+from gpuedge import backends
+from gpuedge.core.reasons import STATUSES
+from gpuedge.ops.arguments import ACTIVATIONS
+from gpuedge.runtime.opening import INLINE, PROCESS
 
 
 def test_all_is_sorted_complete_and_resolvable() -> None:
@@ -35,10 +43,75 @@ def test_misspelled_name_gets_a_suggestion() -> None:
     assert "Session'" in said  # each Python puts it in its own words
 
 
-@pytest.mark.parametrize("name", [n for n in gpuedge.__all__ if n != "__version__"])
+NAMES = [n for n in gpuedge.__all__ if n != "__version__" and n not in gpuedge._WORDS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_public_names_are_documented(name: str) -> None:
     text = inspect.getdoc(getattr(gpuedge, name))
     assert text and len(text) > 10
+
+
+INNER = {"Belief", "Candidate", "DeviceCandidate", "DeviceInfo", "RestrictionFields"}
+"""What records hold, and what the interface to backends does: for plug-ins and for replays."""
+
+
+def of(thing: object) -> Iterator[str]:
+    """Yield the types that a public name returns or holds, as they are written."""
+    if inspect.isfunction(thing):
+        yield str(inspect.unwrap(thing).__annotations__.get("return"))
+    if inspect.isclass(thing):
+        yield from (str(v) for k, v in getattr(thing, "__annotations__", {}).items() if k[0] != "_")
+        for name, member in vars(thing).items():
+            if name[0] != "_":
+                read = member.fget if isinstance(member, property) else member
+                yield from of(getattr(read, "__func__", read))
+
+
+def test_every_type_of_a_result_is_public() -> None:
+    """So that programs can annotate with it: whatever a public name leads to."""
+    public = {n: getattr(gpuedge, n) for n in NAMES}
+    ours = {
+        "Shape",
+        "Array",
+        "Signature",
+        "Count",
+        "Line",
+        "Any",
+        "Literal",
+    }  # other names of common types
+    classes = {
+        n for m in list(sys.modules.values()) if m.__name__.startswith("gpuedge.")
+        for n, c in vars(m).items() if inspect.isclass(c) and c.__module__ == m.__name__
+    }  # fmt: skip
+    found = {
+        word: name for name, thing in public.items() for text in of(thing)
+        for word in re.findall(r"(?<![.\w])[A-Z]\w+", text)
+        if word in classes - ours - INNER and word not in gpuedge.__all__
+    }  # fmt: skip
+    assert {"ProbeRow", "PlacementRow", "Answer"} <= classes
+    assert found == {}
+
+
+def test_fixed_words_are_those_that_are_taken() -> None:
+    assert set(gpuedge.core.words.__all__) == set(gpuedge._WORDS)
+    taken = {
+        "Activation": ACTIVATIONS, "Fallback": ("cpu", "error"), "Isolation": (INLINE, PROCESS),
+        "ProbeStatus": STATUSES,
+    }  # fmt: skip
+    for name, words in taken.items():
+        assert set(get_args(getattr(gpuedge, name))) == set(words), name
+    names, text = get_args(gpuedge.DeviceName)
+    assert {"auto", "cpu", *backends.names()} >= set(get_args(names)) and text is str
+    assert set(backends.BUILTIN) - {"null"} <= set(get_args(names))
+    for word in get_args(gpuedge.Fallback):
+        gpuedge.config(fallback=word)
+    for word in get_args(gpuedge.Isolation):
+        gpuedge.config(isolation=word)
+    for name, field in (("StoragePrecision", "storage"), ("Arithmetic", "arithmetic"),
+                        ("WhenToDecide", "decide"), ("Tuning", "tune")):  # fmt: skip
+        for word in get_args(getattr(gpuedge, name)):
+            gpuedge.Policy(**{field: word})
 
 
 def test_every_op_takes_device() -> None:
