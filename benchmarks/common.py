@@ -55,37 +55,6 @@ def processor(
     return least
 
 
-def percentiles(
-    candidates: Mapping[str, Callable[[], Any]], *, blocks: int = 30, calls: int = 12
-) -> dict[str, dict[str, float]]:
-    """Return ``p50``, ``p90`` and ``processor`` (p50) of each candidate, in seconds of a call.
-
-    They take turns in blocks of so many `calls`, after a pause in which threads of the one before
-    stop spinning, and after three calls that are not counted.
-    """
-    clocks = time.perf_counter, time.process_time
-    samples: dict[str, tuple[list[float], list[float]]] = {n: ([], []) for n in candidates}
-    names = list(candidates)
-    for block in range(blocks):
-        for name in names[block % len(names) :] + names[: block % len(names)]:
-            time.sleep(0.1)
-            for call in range(3 + calls):
-                before = [clock() for clock in clocks]
-                candidates[name]()
-                after = [clock() for clock in clocks]
-                if call >= 3:
-                    for into, start, end in zip(samples[name], before, after, strict=True):
-                        into.append(end - start)
-    return {
-        name: {
-            "p50": statistics.median(wall),
-            "p90": statistics.quantiles(wall, n=10)[-1],
-            "processor": statistics.median(used),
-        }
-        for name, (wall, used) in samples.items()
-    }
-
-
 def report(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table; with ``--json FILE`` also write it as JSON with the date and the machine."""
     table = [tuple(map(str, row)) for row in (header, *rows)]

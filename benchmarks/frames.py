@@ -85,7 +85,7 @@ def by_numpy(mode: str) -> Callable[[Array], Array]:
 def plain(model: onnx.ModelProto) -> ort.InferenceSession:
     """Return onnxruntime with the options that gpuedge gives it."""
     options = ort.SessionOptions()
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")
     return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

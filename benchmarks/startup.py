@@ -124,7 +124,7 @@ THEIRS = {
     "IMPORT": "",
     "MAKE": (
         "o = onnxruntime.SessionOptions()\n"
-        "o.add_session_config_entry('session.force_spinning_stop', '1')\n"
+        "o.add_session_config_entry('session.intra_op.spin_duration_us', '1000')\n"
         "s = onnxruntime.InferenceSession(FILE, o, providers=['CPUExecutionProvider'])"
     ),
     "RUN": "s.run(None, feed)",
@@ -161,7 +161,7 @@ def models() -> None:
     Both import ONNX Runtime; imports are a row of their own.
     """
     options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")
     rows, fresh = [], []
     for name, make in MADE.items():
         text, runs = exported(make()), RUNS if name != "resnet-50" else RUNS // 3

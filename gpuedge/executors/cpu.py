@@ -48,6 +48,12 @@ Names = Sequence[str]
 SOUGHT = "gpu_graph_id", "0"
 """What ONNX Runtime (seen with 1.32.0) looks for in each bound run, with an exception of 25
 microseconds where it is not set; this is its default."""
+SPIN_US = 1_000
+"""How long threads of ONNX Runtime wait for the next run before they sleep. Runs back to back are
+as fast as with its default, after which they keep all cores busy for 25 to 80 ms: that drains a
+battery, and whatever runs next on two cores is up to four times as slow (docs/decisions/0059)."""
+SPINS_FROM = (1, 26)
+"""The first version of ONNX Runtime that can be told."""
 QUIET = 4
 """ONNX Runtime's log level "fatal": its errors come as exceptions, not on stderr as well."""
 
@@ -394,6 +400,14 @@ def the_runtime() -> Any:
     return onnxruntime
 
 
+def _spinning(version: str) -> tuple[str, str]:
+    """Return the setting of a version of ONNX Runtime that ends the waiting after a run."""
+    major, minor = map(int, version.split(".")[:2])
+    if (major, minor) < SPINS_FROM:
+        return "session.force_spinning_stop", "1"
+    return "session.intra_op.spin_duration_us", str(SPIN_US)
+
+
 def _session(data: bytes, threads: int, profile: str = "") -> Any:
     """Load a serialised model into ONNX Runtime, which writes `profile` if that is given."""
     onnxruntime = the_runtime()
@@ -402,9 +416,7 @@ def _session(data: bytes, threads: int, profile: str = "") -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.enable_profiling, options.profile_file_prefix = bool(profile), profile
-    # Else its threads keep all cores busy for 50 to 80 ms after every run, waiting for another:
-    # that drains a battery, and whatever runs next on two cores is up to four times as slow.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry(*_spinning(onnxruntime.__version__))
     # What it fuses with DequantizeLinear and QuantizeLinear is rounded otherwise than it is
     # written, and otherwise from processor to processor; parts in integers are made by the reader.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
