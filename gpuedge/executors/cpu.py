@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import weakref
@@ -40,6 +39,7 @@ from gpuedge.graph.reader import is_keeping
 from gpuedge.graph.shaped import Serialised, ShapedModel
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.tensor import Convolution, Pooling, Tensor
+from gpuedge.safety.deadline import keep
 from gpuedge.safety.interrupts import is_of_handler
 from gpuedge.safety.packages import command, needed
 
@@ -304,8 +304,7 @@ class _OrtExecutable:
                 with suppress(MemoryError):
                     _ = self._model.graph  # where it cannot be made, that says what is wrong
             text = str(error)
-            if isinstance(error, MemoryError) or any(said in text for said in NO_MEMORY):
-                raise OutOfMemoryError(f"ONNX Runtime ran out of memory: {text}") from error
+            _check_memory(error)
             kind = InputError if "INVALID_ARGUMENT" in text else ModelError
             raise kind(
                 f"ONNX Runtime cannot run the model on these inputs: {text}",
@@ -318,7 +317,7 @@ class _OrtExecutable:
     def keep(self) -> None:
         """Never destroy what ONNX Runtime has here."""
         if self._session is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
+            keep(self._session)
 
 
 class _PartsExecutable:
@@ -413,6 +412,7 @@ def _session(data: bytes, threads: int, profile: str = "") -> Any:
     except Exception as error:  # its exception classes have no common base of their own
         if is_of_handler(error):
             raise
+        _check_memory(error)
         kind = UnsupportedOpError if "NOT_IMPLEMENTED" in str(error) else ModelError
         raise kind(
             f"ONNX Runtime cannot load this part of the model: {error}",
@@ -438,6 +438,12 @@ NO_KERNEL = re.compile(r"implementation for (\w+)\(")
 
 NO_MEMORY = ("Failed to allocate memory", "bad allocation", "std::bad_alloc")
 """What ONNX Runtime says where memory is short."""
+
+
+def _check_memory(error: Exception) -> None:
+    """Raise OutOfMemoryError (GE-402) where that is what an error of ONNX Runtime's is about."""
+    if isinstance(error, MemoryError) or any(said in str(error) for said in NO_MEMORY):
+        raise OutOfMemoryError(f"ONNX Runtime ran out of memory: {error}") from error
 
 
 def _unknown(node: Node, graph: Graph) -> str | None:
