@@ -206,7 +206,7 @@ def environment(place: Place, folder: Path) -> dict[str, str]:
     outside = ("GPUEDGE_", "PYTHON", "XDG_")
     environ: dict[str, str | None] = {
         **{k: v for k, v in os.environ.items() if not k.startswith(outside)}, **HIDDEN,
-        VULKAN: str(file_of("lavapipe")), EGL: str(file_of("mesa")),
+        VULKAN: str(folder / "vulkan.json"), EGL: str(folder / "egl.json"),
         "GPUEDGE_BACKENDS": "vulkan,gles31,wgpu", MARK: str(folder), "HOME": str(folder / "home"),
         "TMPDIR": str(folder / "tmp"), "PYTHONPATH": f"{folder / 'site'}{os.pathsep}{ROOT}",
         **place.variables,
@@ -249,12 +249,16 @@ def running(folder: Path) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A place's folder: a home, a folder for temporary files, one to work in, and a model."""
+    """A place's folder: drivers, a home, a folder for temporary files, one to work in, a model."""
+    require("vulkan-lavapipe")
+    require("gles31-llvmpipe")
     made = tmp_path / PLACES[request.node.callspec.params["name"]].name
     for inner in ("home", "tmp", "work", "site", "checkout"):
         (made / inner).mkdir(parents=True)
     (made / "site" / "sitecustomize.py").write_text(CLOCK)
     (made / "model.onnx").write_bytes(model())
+    shutil.copy(file_of("lavapipe"), made / "vulkan.json")
+    shutil.copy(file_of("mesa"), made / "egl.json")
     return made
 
 
@@ -277,8 +281,6 @@ TODAY = {"no temporary folder", "no processes", *list(PLACES)[daily.turn(4) :: 4
 @pytest.mark.parametrize("name", daily.others_long(PLACES, TODAY))
 def test_right_numbers_or_what_is_missing(name: str, folder: Path) -> None:
     place = PLACES[name]
-    require("vulkan-lavapipe")
-    require("gles31-llvmpipe")
     if (place.mounts or "unshare" in place.before) and not has_namespaces():
         pytest.skip("this user may have no mounts of their own")
     if place.is_later:
@@ -326,7 +328,7 @@ print(json.dumps([took, started]))
 @pytest.mark.parametrize("device", ["vulkan", "auto"])
 def test_without_a_cache_only_the_first_probe_starts_anything(device: str, tmp_path: Path) -> None:
     require("vulkan-lavapipe")
-    environ = environment(Place(), tmp_path)
+    environ = {**environment(Place(), tmp_path), VULKAN: str(file_of("lavapipe"))}
     environ |= {"GPUEDGE_CACHE_DIR": "/proc/nowhere", "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", SECOND, device], env=environ, capture_output=True, text=True,
