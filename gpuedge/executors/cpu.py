@@ -408,10 +408,15 @@ def _session(data: bytes, threads: int, profile: str = "") -> Any:
     # written, and otherwise from processor to processor; parts in integers are made by the reader.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        # With its fallback it would try the same once more, and say so on standard output.
+        return onnxruntime.InferenceSession(
+            data, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except Exception as error:  # its exception classes have no common base of their own
         if is_of_handler(error):
             raise
+        if threads != 1 and NO_THREADS in str(error):
+            return _session(data, 1, profile)
         _check_memory(error)
         kind = UnsupportedOpError if "NOT_IMPLEMENTED" in str(error) else ModelError
         raise kind(
@@ -438,6 +443,9 @@ NO_KERNEL = re.compile(r"implementation for (\w+)\(")
 
 NO_MEMORY = ("Failed to allocate memory", "bad allocation", "std::bad_alloc")
 """What ONNX Runtime says where memory is short."""
+
+NO_THREADS = "pthread_create failed"
+"""What it says where no thread can be started; with one thread it starts none."""
 
 
 def _check_memory(error: Exception) -> None:

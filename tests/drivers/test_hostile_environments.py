@@ -101,7 +101,8 @@ NO_CACHE: dict[str, Any] = {
 
 NO_FOLDER = ".*No usable temporary directory.*set TMPDIR to a folder"
 REFUSED = r".*\[Errno 1\] Operation not permitted"
-"""What both must say: what is missing, and where it can what to try."""
+EXHAUSTED = r".*\[Errno 11\] Resource temporarily unavailable"
+"""What they must say: what is missing, and where it can what to try."""
 
 
 def without_gpu(why: str) -> dict[str, Any]:
@@ -133,6 +134,11 @@ PLACES = {
     "no processes later": Place(
         before=(sys.executable, str(NO_PROCESSES)), is_later=True,
         says={".* worker": rf"\[GE-404\]{REFUSED}"},
+    ),
+    "no threads": Place(
+        before=(sys.executable, str(NO_PROCESSES), "--no-threads"),
+        variables={"OPENBLAS_NUM_THREADS": "1"}, devices=("cpu", "auto"),
+        says={"(verb )?probe": rf"no device|exit status 3: .*no-child.*{EXHAUSTED}"},
     ),
     "64 files": Place(limits={"RLIMIT_NOFILE": 64}),
     "512 MB": Place(megabytes=512),
@@ -231,7 +237,7 @@ def run(place: Place, folder: Path) -> tuple[dict[str, str], str]:
         )  # fmt: skip
         said: dict[str, str] = json.loads(answer.read() or b"{}")
     errors = done.stderr.decode("utf-8", "surrogateescape")
-    assert done.returncode == 0, (said, errors)
+    assert (done.returncode, done.stdout) == (0, b""), (said, errors)
     return said, errors
 
 
