@@ -64,6 +64,8 @@ REMEDIES = {
     "missing-library": "reinstall the driver's package; `ldd` on its library shows what it lacks",
     "deadline": "try a longer deadline: gpuedge probe --refresh --deadline 60",
     "crashed": "update the driver; gpuedge avoids it until then",
+    "out-of-memory": "free memory, or raise its limit; it is tried again after ten minutes",
+    "no-token": "mend what the reason names; then: gpuedge probe --refresh",
     "disabled": "unset GPUEDGE_BACKENDS",
 }
 """What to do about a probe's reason code."""
@@ -331,5 +333,6 @@ def remedy(row: ProbeRow) -> str:
         return f"update the driver, or at your own risk: GPUEDGE_IGNORE={ids} (gpuedge db why)"
     packages = ON_ANDROID if is_android() else PACKAGES
     package = packages.get(kind) if row.code in NOT_INSTALLED else None
-    known = REMEDIES.get(row.code, DEFAULT_REMEDY)
+    code = "out-of-memory" if row.is_short_of_memory else row.code
+    known = REMEDIES.get(code, DEFAULT_REMEDY)
     return f"{known}, {package}" if package else known

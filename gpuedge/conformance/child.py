@@ -1,4 +1,4 @@
-"""The process that runs cases: ``python -m gpuedge.conformance.child``, request on standard input.
+"""The process that runs cases, with a request on standard input.
 
 It opens the device, runs one case after the other, and writes a JSON line to a private file before
 each and after each, so that whatever a driver does to this process costs one case. Every line
@@ -20,8 +20,6 @@ def main() -> int:
     """Read the request, run its cases, and return the exit status."""
     request = json.loads(sys.stdin.buffer.readline())
     contain(2 * request["open_s"] + request["case_s"] * len(request["ids"]))
-    known = set(sys.path)
-    sys.path += [p for p in request["path"] if p not in known]
     channel = EventChannel(request["result"], request["token"])
     # only now, with the deadline set: these load the libraries of drivers
     from gpuedge.conformance.bench import Bench

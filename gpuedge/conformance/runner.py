@@ -7,11 +7,8 @@ the case it was in; a fresh one goes on after it. Only children started here are
 from __future__ import annotations
 
 import json
-import os
 import queue
 import secrets
-import sys
-import tempfile
 import threading
 import time
 from collections import deque
@@ -28,13 +25,12 @@ from gpuedge.core.errors import (
     DeviceTimeoutError,
     NoUsableDeviceError,
 )
-from gpuedge.safety import child
+from gpuedge.safety import child, interpreter, temporary
 from gpuedge.safety.channel import Event, EventReader, Told
 from gpuedge.safety.child import CLEAN, Child, Ending
-from gpuedge.safety.paths import temporary_folder
 
-COMMAND = (sys.executable or "", "-X", "faulthandler", "-m", "gpuedge.conformance.child")
-"""The program of a child; tests put a misbehaving one here."""
+COMMAND: tuple[str, ...] | None = None
+"""The program of a child; None: `gpuedge.conformance.child`. Tests put a bad one here."""
 
 OPEN_S = 60.0
 """Time for starting a child and opening the device."""
@@ -161,6 +157,7 @@ class Runner:
         size = min(BATCH, max(LEAST_BATCH, -(-len(self.cases) // self.jobs)))
         starts = range(0, len(self.cases), size)
         self._batches = deque(list(self.cases[i : i + size]) for i in starts)
+        self._program: Sequence[str] = ()
         self._stop = threading.Event()
         self._events: queue.Queue[Row | BaseException | None] = queue.Queue()
 
@@ -171,13 +168,19 @@ class Runner:
         ------
         NoUsableDeviceError (GE-103), DeviceError (GE-4xx)
             The device cannot be opened, or no longer; cases that were not reached have no row.
+        BackendUnavailableError (GE-404)
+            No process can be started here.
+        ConfigError (GE-101)
+            There is no place for temporary files.
         """
+        module = "gpuedge.conformance.child"
+        self._program = self.command or COMMAND or interpreter.command(module) or ()
+        if not self._program:
+            raise _no_child(interpreter.why_none())
         count = min(self.jobs, len(self._batches))
-        with tempfile.TemporaryDirectory(
-            prefix="gpuedge-conformance-", dir=temporary_folder(), ignore_cleanup_errors=True
-        ) as folder:
+        with temporary.folder("gpuedge-conformance-") as folder:
             threads = [
-                threading.Thread(target=self._work, args=(Path(folder, str(i)),), daemon=True)
+                threading.Thread(target=self._work, args=(folder / str(i),), daemon=True)
                 for i in range(count)
             ]
             for thread in threads:
@@ -228,14 +231,14 @@ class Runner:
             "token": token, "result": str(path), "device": self.device,
             "profile": self.profile, "ids": [case.id for case in cases],
             "case_s": self.case_s, "open_s": self.open_s,
-            "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100
         }  # fmt: skip
         # No child has to look at drivers of other backends.
         environ = child.environment({"GPUEDGE_BACKENDS": self.device.partition(":")[0]})
         data = json.dumps(asked).encode() + b"\n"
-        process = Child(
-            self.command or COMMAND, environ, folder, request=data, output=folder / "output"
-        )
+        try:
+            process = Child(self._program, environ, folder, request=data, output=folder / "output")
+        except OSError as error:
+            raise _no_child(str(error)) from None
 
         def is_over() -> bool:
             progress.take(self._events.put)
@@ -278,6 +281,10 @@ class Runner:
             known=f"the last one: {progress.last_words}",
             hint="gpuedge probe --refresh; resume with --resume when the device is back",
         )
+
+
+def _no_child(why: str) -> BackendUnavailableError:
+    return BackendUnavailableError("No process can be started to run cases in.", known=why)
 
 
 def _refusal(event: Event) -> Exception:

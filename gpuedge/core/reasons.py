@@ -21,7 +21,7 @@ SENTENCES: dict[str, str] = {
     "no-highp": "fragment shaders compute with too few bits",
     "open-failed": "the driver refused to open the device",
     "kernel-failed": "the driver refused to build or run a kernel",
-    "out-of-memory": "the driver ran out of memory",
+    "out-of-memory": "there was not enough memory",
     "device-lost": "the driver lost the device",
     "untouched-output": "the driver reported success but wrote nothing",
     "wrong-numbers": "the driver reported success but the numbers are wrong",

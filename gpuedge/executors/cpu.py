@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import weakref
@@ -40,6 +39,7 @@ from gpuedge.graph.reader import is_keeping
 from gpuedge.graph.shaped import Serialised, ShapedModel
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.tensor import Convolution, Pooling, Tensor
+from gpuedge.safety.deadline import keep
 from gpuedge.safety.interrupts import is_of_handler
 from gpuedge.safety.packages import command, needed
 
@@ -310,8 +310,7 @@ class _OrtExecutable:
                 with suppress(MemoryError):
                     _ = self._model.graph  # where it cannot be made, that says what is wrong
             text = str(error)
-            if isinstance(error, MemoryError) or any(said in text for said in NO_MEMORY):
-                raise OutOfMemoryError(f"ONNX Runtime ran out of memory: {text}") from error
+            _check_memory(error)
             kind = InputError if "INVALID_ARGUMENT" in text else ModelError
             raise kind(
                 f"ONNX Runtime cannot run the model on these inputs: {text}",
@@ -324,7 +323,7 @@ class _OrtExecutable:
     def keep(self) -> None:
         """Never destroy what ONNX Runtime has here."""
         if self._session is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
+            keep(self._session)
 
 
 class _PartsExecutable:
@@ -421,10 +420,16 @@ def _session(data: bytes, threads: int, profile: str = "") -> Any:
     # written, and otherwise from processor to processor; parts in integers are made by the reader.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
-        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        # With its fallback it would try the same once more, and say so on standard output.
+        return onnxruntime.InferenceSession(
+            data, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except Exception as error:  # its exception classes have no common base of their own
         if is_of_handler(error):
             raise
+        if threads != 1 and NO_THREADS in str(error):
+            return _session(data, 1, profile)
+        _check_memory(error)
         kind = UnsupportedOpError if "NOT_IMPLEMENTED" in str(error) else ModelError
         raise kind(
             f"ONNX Runtime cannot load this part of the model: {error}",
@@ -450,6 +455,15 @@ NO_KERNEL = re.compile(r"implementation for (\w+)\(")
 
 NO_MEMORY = ("Failed to allocate memory", "bad allocation", "std::bad_alloc")
 """What ONNX Runtime says where memory is short."""
+
+NO_THREADS = "pthread_create failed"
+"""What it says where no thread can be started; with one thread it starts none."""
+
+
+def _check_memory(error: Exception) -> None:
+    """Raise OutOfMemoryError (GE-402) where that is what an error of ONNX Runtime's is about."""
+    if isinstance(error, MemoryError) or any(said in str(error) for said in NO_MEMORY):
+        raise OutOfMemoryError(f"ONNX Runtime ran out of memory: {error}") from error
 
 
 def _unknown(node: Node, graph: Graph) -> str | None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +19,8 @@ from gpuedge.graph.batchnorm import fold
 from gpuedge.graph.integers import is_quantised
 from gpuedge.graph.parse import load, raised
 from gpuedge.graph.reader import OnnxModel, takes
+from gpuedge.safety import temporary
 from gpuedge.safety.packages import needed
-from gpuedge.safety.paths import temporary_folder
 
 if TYPE_CHECKING:
     import os
@@ -89,8 +87,8 @@ def quantize(
             hint="quantise the model of floats that it was made from",
         )  # fmt: skip
     fold(proto)
-    with _quiet(), tempfile.TemporaryDirectory(dir=temporary_folder()) as folder:
-        out = Path(folder, "quantised.onnx")
+    with _quiet(), temporary.folder("gpuedge-quantise-") as folder:
+        out = folder / "quantised.onnx"
         try:
             tools.quantize_static(
                 proto, str(out), samples, quant_format=tools.QuantFormat.QDQ,

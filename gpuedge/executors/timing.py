@@ -6,15 +6,14 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter_ns, process_time_ns
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.backends.base import DeviceImpl, Recording
 from gpuedge.executors.base import PlacementRow, StepTime
 from gpuedge.executors.waiting import submit_and_wait
+from gpuedge.safety import temporary
 from gpuedge.safety.interrupts import held
-from gpuedge.safety.paths import temporary_folder
 
 if TYPE_CHECKING:
     from gpuedge.executors.gpu import GpuExecutor
@@ -47,8 +46,8 @@ def times_of(
         What `run` returned, and a row for each node that ONNX Runtime made of the model's, by the
         names that it gives them.
     """
-    with TemporaryDirectory(dir=temporary_folder()) as folder:
-        session = make(str(Path(folder) / "run"))
+    with temporary.folder("gpuedge-profile-") as folder:
+        session = make(str(folder / "run"))
         run(session)
         start = perf_counter_ns()
         results = run(session)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from gpuedge.core.errors import CompilerUnavailableError, KernelSyntaxError
+from gpuedge.safety import temporary
 from gpuedge.safety.deadline import call_within
 from gpuedge.safety.packages import command, needed
-from gpuedge.safety.paths import temporary_folder
 
 TIMEOUT_S = 60.0
 COMPILERS = ("glslangValidator", "glslang", "glslc")
@@ -47,16 +46,16 @@ def compile_glsl(text: str, filename: str) -> bytes:
         )
     if compiler == "pyshaderc":
         return _with_pyshaderc(text, filename)
-    with tempfile.TemporaryDirectory(prefix="gpuedge-glsl-", dir=temporary_folder()) as folder:
-        return _with_tool(compiler, text, filename, Path(folder))
+    with temporary.folder("gpuedge-glsl-") as folder:
+        return _with_tool(compiler, text, filename, folder)
 
 
 def _with_pyshaderc(text: str, filename: str) -> bytes:
     with needed("pyshaderc", filename, CompilerUnavailableError):
         import pyshaderc
 
-    with tempfile.TemporaryDirectory(prefix="gpuedge-glsl-", dir=temporary_folder()) as folder:
-        path = Path(folder) / "kernel.comp"
+    with temporary.folder("gpuedge-glsl-") as folder:
+        path = folder / "kernel.comp"
         path.write_text(text, encoding="utf-8")
         try:
             return call_within(

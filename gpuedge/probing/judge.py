@@ -173,7 +173,8 @@ def without_child(
     candidate: Candidate, ending: Ending, deadline_s: float | None = None
 ) -> list[ProbeRow]:
     """Return the row of a candidate for which there was no process, and why."""
-    return judge(candidate, Transcript([], 0, ending, "", 0.0, deadline_s=deadline_s))[0]
+    said = ending.what if ending.how == "exit" else ""  # elsewhere it is in the reason anyhow
+    return judge(candidate, Transcript([], 0, ending, said, 0.0, deadline_s=deadline_s))[0]
 
 
 def _ended(transcript: Transcript) -> Event:
@@ -186,7 +187,9 @@ def _ended(transcript: Transcript) -> Event:
     if ending.how in OUT_OF_REACH:
         return _verdict(*OUT_OF_REACH[ending.how], ending.what, step)
     if ending.how == "signal":
-        return _verdict("crashed", "crashed", f"{ending.what} {where}", step, signal=ending.what)
+        short = ", which the system sends where memory is short" * (ending.what == "SIGKILL")
+        said = f"{ending.what} {where}{short}"
+        return _verdict("crashed", "crashed", said, step, signal=ending.what)
     if not transcript.events or step in OURS or transcript.is_complete:
         return _verdict("broken", "no-token", _why_no_token(transcript), step)
     robbed = "it closed files that are not its own"

@@ -136,6 +136,7 @@ def reason_of(error: Exception, fallback: str) -> Reason:
         return given if given.detail else Reason(given.code, _words(error, is_brief=True))
     codes = {
         OutOfMemoryError: "out-of-memory",
+        MemoryError: "out-of-memory",
         DeviceLostError: "device-lost",
         DeviceTimeoutError: "deadline",
         BackendUnavailableError: "no-device",

@@ -147,6 +147,11 @@ class ProbeRow(Record):
         return self.evidence.get("is_unfinished") is True
 
     @property
+    def is_short_of_memory(self) -> bool:
+        """True if there was no memory, or it was killed, as the system does where there is none."""
+        return self.code == "out-of-memory" or self.evidence.get("signal") == "SIGKILL"
+
+    @property
     def is_open(self) -> bool:
         """True if a newer verdict may be another one although the driver is the same."""
         return self.is_unfinished or self.status == "timeout"

@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from gpuedge.backends.base import Candidate
+from gpuedge.core.errors import ConfigError
 from gpuedge.probing.judge import without_child
 from gpuedge.probing.protocol import ROWS
 from gpuedge.probing.report import ProbeRow
-from gpuedge.safety import child, interpreter, paths
+from gpuedge.safety import child, interpreter, temporary
 from gpuedge.safety.channel import EventReader
 from gpuedge.safety.child import Child, Ending
 
@@ -77,34 +77,46 @@ def probe_all(
     if not candidates:
         return []
     rows_of: dict[int, list[ProbeRow]] = {}
+    request = {
+        "token": secrets.token_hex(16),
+        "deadline_s": deadline_s,
+        "ends": (time.monotonic() if begin is None else begin) + deadline_s,
+        "command": command or COMMAND,
+        "candidates": [candidate.as_dict() for candidate in candidates],
+    }
     program = interpreter.command("gpuedge.probing.launcher")
     if program is None:
         ending = Ending("no-child", 0, interpreter.why_none())
     else:
-        folder = None
         try:
-            folder = mkdtemp(prefix=PREFIX, dir=paths.temporary_folder())
-            _sweep(Path(folder))
-            request = {
-                "folder": folder,
-                "token": secrets.token_hex(16),
-                "deadline_s": deadline_s,
-                "ends": (time.monotonic() if begin is None else begin) + deadline_s,
-                "command": command or COMMAND,
-                "candidates": [candidate.as_dict() for candidate in candidates],
-            }
-            rows_of, ending = _launched(program, request, stop, tell)
-        except (OSError, RuntimeError) as error:  # no temporary folder, no more descriptors
-            ending = Ending("no-child", 0, str(error))
-        finally:
-            if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                with suppress(OSError):  # without a free descriptor only this works
-                    Path(folder).rmdir()
+            folder = temporary.make_folder(PREFIX)
+        except ConfigError as error:
+            ending = Ending("no-child", 0, f"{error.known}; {error.hint}")
+        else:
+            rows_of, ending = _launched_in(folder, program, request, stop, tell)
     return [
         rows_of[i] if i in rows_of else without_child(candidate, ending, deadline_s)
         for i, candidate in enumerate(candidates)
     ]
+
+
+def _launched_in(
+    folder: Path,
+    program: Sequence[str],
+    request: dict[str, Any],
+    stop: Callable[[], bool],
+    tell: Callable[[int, list[ProbeRow]], object],
+) -> tuple[dict[int, list[ProbeRow]], Ending]:
+    """Run a launcher in a private folder, which is removed after that; the same as `_launched`."""
+    try:
+        _sweep(folder)
+        return _launched(program, {**request, "folder": str(folder)}, stop, tell)
+    except (OSError, RuntimeError) as error:  # no more processes or descriptors
+        return {}, Ending("no-child", 0, str(error))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # without a free descriptor only this works
+            folder.rmdir()
 
 
 def _launched(

@@ -2,10 +2,10 @@
 
 One sealed file, ``<cache folder>/verdicts.json``. A verdict is found by a key over everything that
 could change it: the driver's files, the library's own files, the capability database and which of
-its entries are ignored, the environment variables drivers listen to, and the graphics hardware the
-kernel shows. Writers merge with what is there under a lock (`gpuedge.safety.lock`) and replace the
-file in one step. Where there is no lock to be had a race can lose a verdict (it is found again) but
-never tear one.
+its entries are ignored, the environment variables drivers listen to, the graphics hardware the
+kernel shows, and a limit of the process's address space. Writers merge with what is there under a
+lock (`gpuedge.safety.lock`) and replace the file in one step. Where there is no lock to be had a
+race can lose a verdict (it is found again) but never tear one.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ BRIEF = 1 * DAY
 in without any driver file changing."""
 
 UNFINISHED = 600.0
-"""How long a verdict is believed for which time was too short: a machine is busy when much is
-started at once, and soon after is not."""
+"""How long a verdict is believed for which time or memory was too short: a machine is busy when
+much is started at once, and soon after is not."""
 
 
 def check_database() -> None:
@@ -92,7 +92,8 @@ class Keys:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._variables = machine.driver_environment(environ)
-        self._shared = [machine.library_state(), *_settings(), *machine.hardware()]
+        marks = [machine.library_state(), *_settings(), *machine.hardware()]
+        self._shared = [*marks, machine.address_space()]
 
     def __call__(self, candidate: Candidate) -> str:
         """Return the SHA-256 (hex) of everything that could change this candidate's verdict."""
@@ -111,10 +112,10 @@ def lifetime(rows: Collection[ProbeRow]) -> float:
     """Return for how many seconds a candidate's verdict is believed.
 
     Right and wrong numbers are facts about the driver. Restrictions that apply because a probe
-    could not be finished are not, so they are tried anew.
+    could not be finished are not, nor is a machine's lack of memory, so they are tried anew.
     """
     statuses = {row.status for row in rows}
-    if any(row.is_unfinished for row in rows):
+    if any(row.is_unfinished or row.is_short_of_memory for row in rows):
         return UNFINISHED
     if {"crashed", "timeout"} & statuses:
         return DIED

@@ -37,6 +37,9 @@ TAIL_BYTES = 4096
 MAX_OUTPUT_BYTES = 1 << 20
 """A file of output that grew beyond this is emptied: a driver may print without end."""
 
+MOST_DESCRIPTORS = 1 << 20
+"""Of a process, where they cannot be listed; a limit may be a thousand times that."""
+
 LOST = "its exit status was taken by another part of the application, which collects children"
 
 
@@ -112,12 +115,10 @@ class Child:
         life, ours = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.setsid()
-            said = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            for fd, at in ((life, 0), (said, 1), (said, 2)):
-                os.dup2(fd, at, inheritable=True)
-            # The ends of other children's pipes are among these: all would live while one does.
-            os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+            try:
+                _become_child(life, output)
+            except BaseException:  # or it would go on as if it were the parent
+                os._exit(1)
             return None
         os.close(life)
         child = cls.__new__(cls)
@@ -250,6 +251,20 @@ def _collect_later(pid: int) -> None:
 
     with suppress(RuntimeError):  # no more threads
         threading.Thread(target=collect, name="gpuedge-collect", daemon=True).start()
+
+
+def _become_child(life: int, output: Path) -> None:
+    """Make a process that was just forked what `Child.fork` says of it."""
+    os.setsid()
+    said = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for fd, at in ((life, 0), (said, 1), (said, 2)):
+        os.dup2(fd, at, inheritable=True)
+    try:
+        most = max(map(int, os.listdir("/proc/self/fd")))
+    except OSError:  # no /proc here
+        most = min(os.sysconf("SC_OPEN_MAX"), MOST_DESCRIPTORS)
+    # The ends of other children's pipes are among these: all would live while one does.
+    os.closerange(3, most + 1)
 
 
 def _ending(code: int) -> Ending:

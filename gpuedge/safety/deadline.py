@@ -8,7 +8,6 @@ stuck holds up neither its caller nor the end of the interpreter.
 from __future__ import annotations
 
 import contextvars
-import ctypes
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -115,4 +114,6 @@ def call_within(seconds: float, work: Callable[[], T]) -> T:
 
 def keep(thing: object) -> None:
     """Keep what a driver may still be working on to the end of the process, and beyond Python's."""
+    import ctypes  # the CPU does without it, as some Pythons must
+
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

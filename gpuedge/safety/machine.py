@@ -120,6 +120,12 @@ def _read(path: str, most: int = 64) -> str:
         return ""
 
 
+def address_space() -> str:
+    """Return the limit of this process's address space as Linux says it; drivers crash at it."""
+    lines = _read("/proc/self/limits", 4096).splitlines()
+    return next((line for line in lines if line.startswith("Max address space")), "")
+
+
 def memory_bytes() -> int | None:
     """Return the memory that this process may have in all: the machine's, or its container's.
 

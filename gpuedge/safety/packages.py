@@ -53,13 +53,28 @@ def needed(
     try:
         with held:
             yield
-    except ImportError as error:
+    except (ImportError, UnicodeError, MemoryError) as error:
         if is_interrupt(error):
             raise
         raise kind(
             f"The Python package '{package}' cannot be imported.",
-            asked_by=use, known=str(error), hint=command(package), **more,
+            asked_by=use, known=_said(error), hint=_remedy(error) or command(package), **more,
         ) from None  # fmt: skip
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, UnicodeError):
+        return f"it lies in a folder whose name this locale cannot write: {error}"
+    return str(error)
+
+
+def _remedy(error: Exception) -> str | None:
+    """Return what helps a package that is installed, and still cannot be imported."""
+    if isinstance(error, UnicodeError):
+        return "PYTHONUTF8=1, or a locale with UTF-8"
+    if isinstance(error, MemoryError) or "failed to map segment" in str(error):
+        return "more memory (ulimit -v, the container's limit), or a place that is not noexec"
+    return None
 
 
 def is_interrupt(error: BaseException | None) -> bool:

@@ -14,7 +14,13 @@ import pytest
 
 from gpuedge.conformance.catalogue import everything
 from gpuedge.conformance.runner import Runner
-from gpuedge.core.errors import DeviceError, DeviceTimeoutError, NoUsableDeviceError
+from gpuedge.core.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    DeviceError,
+    DeviceTimeoutError,
+    NoUsableDeviceError,
+)
 
 CHILD = Path(__file__).with_name("conformance_child.py")
 SPECS = everything("smoke")[:20]
@@ -92,8 +98,21 @@ def test_a_device_that_never_opens_is_given_up() -> None:
 
 
 def test_a_program_that_is_not_there() -> None:
-    with pytest.raises(OSError):
+    with pytest.raises(BackendUnavailableError, match="No such file or directory"):
         list(runner({}, command=("/nonexistent/python",)).rows())
+
+
+def test_a_frozen_application_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setattr("gpuedge.safety.interpreter._is_ready", False)
+    with pytest.raises(BackendUnavailableError, match=r"gpuedge\.freeze_support\(\)"):
+        list(Runner("vulkan:0", "smoke", everything("smoke")[:1]).rows())
+
+
+def test_no_place_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+    with pytest.raises(ConfigError, match=r"(?s)/proc/nowhere.*set TMPDIR"):
+        list(runner({}).rows())
 
 
 def test_no_cases_need_no_child() -> None:

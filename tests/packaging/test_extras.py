@@ -113,6 +113,24 @@ def test_missing_package_is_an_error_with_the_command() -> None:
         raise ImportError("no tuf")
 
 
+@pytest.mark.parametrize(
+    ("error", "known", "hint"),
+    [
+        (ImportError("x.so: failed to map segment from shared object"), "map segment", "memory"),
+        (MemoryError(), "", "memory"),
+        (UnicodeEncodeError("ascii", "é", 0, 1, "no"), "this locale cannot write", "PYTHONUTF8=1"),
+    ],
+)
+def test_package_that_is_there_and_cannot_be_imported(
+    error: Exception, known: str, hint: str
+) -> None:
+    with pytest.raises(MissingPackageError) as caught, needed("onnx", "the test"):
+        raise error
+    assert known in (caught.value.known or "")
+    assert hint in (caught.value.hint or "")
+    assert "pip" not in str(caught.value)
+
+
 def test_ctrl_c_in_an_import_is_no_missing_package() -> None:
     broken = ImportError("initialization failed")
     broken.__cause__ = KeyboardInterrupt()

@@ -237,6 +237,7 @@ def test_reason_of_a_backend_is_not_said_twice() -> None:
         (with_reason("no-compute"), "absent", "no-compute"),
         (DriverError("refused"), "broken", "open-failed"),
         (OutOfMemoryError("full"), "broken", "out-of-memory"),
+        (MemoryError("Unable to allocate 2.92 MiB"), "broken", "out-of-memory"),
     ],
 )
 def test_device_that_does_not_open(

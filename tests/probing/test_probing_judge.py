@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import SENTENCES, STATUSES
-from gpuedge.probing.judge import Transcript, judge
+from gpuedge.probing.judge import Transcript, judge, without_child
 from gpuedge.probing.protocol import EVENTS, DeviceTold
 from gpuedge.safety.channel import EventReader
 from gpuedge.safety.child import Ending
@@ -52,6 +52,13 @@ def test_success_needs_result_done_and_a_clean_end() -> None:
     assert verdicts(*whole, ending=Ending("exit", 1)) == [(0, "crashed", "exited")]
     assert verdicts(*whole, ending=Ending("signal", 11, "SIGSEGV")) == [(0, "crashed", "crashed")]
     assert verdicts(*whole, ending=Ending("deadline")) == [(0, "timeout", "deadline")]
+
+
+def test_a_launcher_that_failed_has_the_last_word() -> None:
+    said = "ModuleNotFoundError: No module named '_ctypes'"
+    (row,) = without_child(CANDIDATE, Ending("exit", 1, said))
+    assert (row.status, row.code) == ("broken", "no-token")
+    assert row.reason.endswith(f"exit status 1, last words: {said}")
 
 
 def test_result_before_another_devices_crash_stands() -> None:

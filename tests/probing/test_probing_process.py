@@ -44,7 +44,7 @@ def one(key: str, deadline_s: float = LONG) -> ProbeRow:
         ("exit3", "crashed", "exited", "exit status 3 while building a kernel"),
         ("garbage", "broken", "no-token", "do not carry the token"),
         ("forged", "broken", "no-token", "do not carry the token"),
-        ("torn", "crashed", "crashed", "SIGKILL while opening the device"),
+        ("torn", "crashed", "crashed", "SIGKILL while opening the device, which the system sends"),
         ("crash-at-exit", "crashed", "crashed", "SIGABRT while leaving the process"),
         ("wrong", "wrong", "untouched-output", "wrote nothing"),
         ("slow", "ok", "ok", "right numbers"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,32 @@ def test_lifetimes() -> None:
         (["ok", "broken"], day), (["crashed"], 7 * day), (["ok", "timeout", "absent"], 7 * day),
     ):  # fmt: skip
         assert verdicts.lifetime([row(status) for status in statuses]) == seconds
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "signal"),
+    [("broken", "out-of-memory", None), ("crashed", "crashed", "SIGKILL")],
+)
+def test_lack_of_memory_is_soon_looked_at_again(status: str, code: str, signal: str | None) -> None:
+    evidence = {} if signal is None else {"signal": signal}
+    short = row(status).replace(code=code, evidence=evidence)
+    assert verdicts.lifetime([row(), short]) == 600
+
+
+def test_a_limit_of_the_address_space_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key({})
+    monkeypatch.setattr(machine, "address_space", lambda: "Max address space 536870912")
+    assert key({}) != before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says it in /proc")
+@pytest.mark.parametrize(("limit", "word"), [("unlimited", "unlimited"), (1 << 30, str(1 << 40))])
+def test_the_limit_of_the_address_space_is_known(limit: str | int, word: str) -> None:
+    code = "from gpuedge.safety import machine; print(machine.address_space())"
+    limited = f'ulimit -v {limit}; exec "$@"'  # KiB
+    command = ["sh", "-c", limited, "sh", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[:4] == ["Max", "address", "space", word]
 
 
 def stored(folder: Path, *rows: ProbeRow, deadline_s: float = 4, now: float = 1e9) -> None:

@@ -186,7 +186,7 @@ def test_error_of_a_cpu_segment_is_not_blamed_on_the_gpu(
         ("alloc", REFUSED, "compile-failed", "The driver refused"),
         ("record", REFUSED, "compile-failed", "The driver refused"),
         ("build", REFUSED, "compile-failed", "device failed while compiling: The driver refused"),
-        ("build", EXHAUSTED, "out-of-memory", "the driver ran out of memory: No memory"),
+        ("build", EXHAUSTED, "out-of-memory", "there was not enough memory: No memory"),
         ("build", LOST, "device-lost", "the driver lost the device"),
         ("build", DeviceLostError("Gone.", known="SIGSEGV while compiling", reason="worker-died"),
          "worker-died", "process that the driver lives in ended: SIGSEGV while compiling"),

@@ -173,6 +173,28 @@ if one is None:
 """
 
 
+NOT_FORKED = """
+from pathlib import Path
+from gpuedge.safety.child import Child
+try:
+    one = Child.fork(Path("nowhere", "output"))
+except OSError:
+    print("a second parent", flush=True)
+else:
+    print(one.end(30.0), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks are made on Linux only")
+def test_a_fork_that_cannot_begin_ends(tmp_path: Path) -> None:
+    """It must not go on as a second parent, which would fork in its turn."""
+    done = subprocess.run(
+        [sys.executable, "-c", NOT_FORKED], cwd=tmp_path, capture_output=True, text=True,
+        timeout=280, check=False,
+    )  # fmt: skip
+    assert done.stdout == f"{Ending('exit', 1)}\n", done.stderr
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="forks are made on Linux only")
 def test_forked_process_is_a_child_too(tmp_path: Path) -> None:
     ends = "os.kill(os.getpid(), signal.SIGABRT)"
