@@ -33,7 +33,6 @@ from gpuedge.core.errors import (
     ClosedError,
     DeviceError,
     DriverError,
-    NotFiniteError,
     OutOfMemoryError,
     UsageError,
 )
@@ -55,8 +54,8 @@ from gpuedge.plan.storages import (
     EXACT,
     FIXED,
     StoragePrecision,
-    is_finite,
     kernel_kinds,
+    require_finite,
 )
 from gpuedge.plan.tuned import UNTUNED, Tunings
 from gpuedge.safety.blocklist import Marker
@@ -410,6 +409,7 @@ class GpuExecutable:
         self._inputs: list[PlanTensor] = []
         self._inputs_there: list[tuple[PlanTensor, str, _BufferPlace]] = []
         self._packed: list[PlanTensor] = []  # the other inputs: by the host, or of two digits
+        self._bytes_there: list[tuple[PlanTensor, str, _BufferPlace]] = []
         self._outputs_there: dict[str, _BufferPlace] = {}
         self._filled: dict[str, list[Any]] = {}  # own buffers, and the residents that they hold
         self._others: dict[tuple[tuple[str, Storage], ...], GpuExecutable | None] = {}
@@ -581,7 +581,7 @@ class GpuExecutable:
                 most = None if tensor.is_constant else self.plan.most_integer
                 require_exact(source, array, self.executor.device, most)
         if self.executor.caps.is_finite_only or tensor.storage.kind == FIXED:
-            _require_finite(self.executor.device, host.sources, arrays)
+            require_finite(self.executor.device, host.sources, arrays)
         data = arrays[0] if host.build is None else host.build(*arrays)
         if data.dtype != tensor.storage.dtype:
             with np.errstate(over="ignore"):  # to infinity, as on the device
@@ -600,8 +600,10 @@ class GpuExecutable:
         executor = self.executor
         if executor.closed or executor.is_inherited:
             executor.check_open()
-        if isinstance(inputs, Residents) and (other := self._taking(inputs)) is not None:
-            return other.run(inputs)
+        if self._bytes_there and isinstance(inputs, Residents):
+            other = self._taking(inputs)
+            if other is not None:
+                return other.run(inputs)
         with held, executor.lock, self._running, executor.impl.entered():
             if isinstance(inputs, Residents):
                 results = self._run_there(inputs)
@@ -617,15 +619,15 @@ class GpuExecutable:
         None where none lie so, or the driver refuses its kernels. It is the same plan.
         """
         kept = dict[str, Storage]()
-        for tensor, source, place in self._inputs_there:
+        executor, graph = self.executor, self.graph
+        for tensor, source, place in self._bytes_there:
             value = inputs.values_there[source]
-            if place.storage.dtype in BYTES and isinstance(value, Resident):
-                found = value.kept_on(self.executor)
-                if found is not None and found != place.storage:
-                    kept[tensor.name] = found
+            found = value.kept_on(executor) if isinstance(value, Resident) else None
+            if found is not None and found != place.storage:
+                kept[tensor.name] = found
         if not kept:
             return None
-        key, executor, graph = tuple(kept.items()), self.executor, self.graph
+        key = tuple(kept.items())
         with held, executor.lock:
             if key not in self._others:
                 plan, self._others[key] = self.plan.with_inputs(kept), None
@@ -684,6 +686,7 @@ class GpuExecutable:
                 self._inputs_there.append((tensor, host.sources[0], place))
             else:
                 self._packed.append(tensor)
+        self._bytes_there = [i for i in self._inputs_there if i[0].storage.dtype in BYTES]
         taken = set[str]()
         for name in self.graph.outputs:
             if any(name in some for some in (plan.fixed, plan.lows, plan.open)):
@@ -886,14 +889,3 @@ class GpuExecutable:
 def _row(device: str, step: Step) -> PlacementRow:
     kernel, storage = step.kernel, "+".join(step.storages)
     return PlacementRow(step.nodes, step.ops, device, kernel, storage)
-
-
-def _require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) -> None:
-    """Raise NotFiniteError (GE-205) for NaN or infinity."""
-    for name, array in zip(names, arrays, strict=True):
-        if not is_finite(array):
-            raise NotFiniteError(
-                f"'{name}' holds NaN or infinity, which {device} does not keep.",
-                known="numbers are kept there in the bytes of a texture",
-                hint="device='auto' or device='cpu' computes it",
-            )

@@ -8,7 +8,7 @@ for by `StoragePrecision`; what they cannot hold stays exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, frexp, inf, isfinite, ldexp
 from typing import Final
@@ -17,6 +17,7 @@ import numpy as np
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import ACCEPTED as FLOATS
+from gpuedge.core.errors import NotFiniteError
 from gpuedge.core.storage import (
     BYTE_DTYPES,
     COPIED_AS,
@@ -136,6 +137,17 @@ def is_finite(array: Array) -> bool:
         return True
     with np.errstate(over="ignore"):
         return bool(np.isfinite(np.asarray(array, np.float32)).all())
+
+
+def require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) -> None:
+    """Raise NotFiniteError (GE-205) for NaN or infinity."""
+    for name, array in zip(names, arrays, strict=True):
+        if not is_finite(array):
+            raise NotFiniteError(
+                f"'{name}' holds NaN or infinity, which {device} does not keep.",
+                known="numbers are kept there in the bytes of a texture",
+                hint="device='auto' or device='cpu' computes it",
+            )
 
 
 class Storages:

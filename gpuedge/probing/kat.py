@@ -249,8 +249,11 @@ def _bytes_read(dtype: str = "uint8", name: str = "bytes from the host") -> Know
     So every value is read as part of a whole texel and alone, in each of the four places.
     """
     x = (np.resize(np.arange(257) % 256, (36, 36)) + np.iinfo(dtype).min).astype(dtype)
-    nodes = (("Cast", "x", {"to": 1}), ("Transpose", "1", {}), ("Mul", "1h", {}), ("Add", "23", {}))
-    graph = chain({"x": x, "h": np.float32([256])}, *nodes, constants="h")
+    whole = np.full(1, 256, np.float32)
+    graph = chain(
+        {"x": x, "h": whole}, ("Cast", "x", {"to": 1}), ("Transpose", "1", {}), ("Mul", "1h", {}),
+        ("Add", "23", {}), constants="h",
+    )  # fmt: skip
     wide = x.astype(np.int64)
     return _case(name, graph, {"x": x}, 256 * wide + wide.T)
 

@@ -213,12 +213,15 @@ class GlesTexture:
     `frame` is the framebuffer that renders to it. `plain` is the same in one layer, where an
     application was given it; `plain_frame` renders to that, and `plain_program` draws it.
 
-    `units` physical texels keep four numbers, which are `texel` bytes of the host.
+    Four numbers are `texel` bytes of the host and `units` physical texels; `span` are the fewest
+    bytes of the host that fill places of all layers, and how many places those are.
     """
 
     nbytes: int
     storage: Storage
+    texel: int
     units: int
+    span: tuple[int, int]
     form: Format
     width: int
     height: int
@@ -232,11 +235,6 @@ class GlesTexture:
     def is_plain(self) -> bool:
         """Whether its bytes are those of the host."""
         return self.form.read_bytes == self.form.nbytes == self.texel or self.units == 4
-
-    @property
-    def texel(self) -> int:
-        """Bytes of the host that a texel takes."""
-        return self.storage.texel_bytes
 
 
 class Textures:
@@ -266,8 +264,9 @@ class Textures:
                 f"This device keeps no tensors of {storage.dtype} as {storage.kind}.",
                 known=f"its formats, of float32: {', '.join(self._formats)}",
             )
-        units = storage.about.units
-        count = self._places(max(1, nbytes), storage)
+        texel, units = storage.texel_bytes, storage.about.units
+        span = texel * max(1, self.layers // units), max(1, units // self.layers)
+        count = -(-max(1, nbytes) // span[0]) * span[1]
         width, height = min(self.row, count), -(-count // self.row)
         if height > self._max_size:
             raise OutOfMemoryError(
@@ -276,7 +275,7 @@ class Textures:
                 f"{self._max_size} per side",
             )
         name = make_texture(self._gl, form, width, height, self.layers)
-        return GlesTexture(nbytes, storage, units, form, width, height, name)
+        return GlesTexture(nbytes, storage, texel, units, span, form, width, height, name)
 
     def free(self, texture: GlesTexture) -> None:
         """Delete a texture and all that was made for it."""
@@ -294,23 +293,14 @@ class Textures:
 
     def area(self, texture: GlesTexture, nbytes: int) -> tuple[int, int]:
         """Return the width and height that the first `nbytes` bytes of a texture cover."""
-        count = self._places(nbytes, texture.storage)
+        span, places = texture.span
+        count = -(-nbytes // span) * places
         return min(self.row, count), -(-count // self.row)
-
-    def _places(self, nbytes: int, storage: Storage) -> int:
-        """Return how many places in each layer the texels of so many bytes take."""
-        span, places = self._span(storage)
-        return -(-nbytes // span) * places
-
-    def _span(self, storage: Storage) -> tuple[int, int]:
-        """Return the fewest bytes of the host that fill places of all layers, and those places."""
-        units = storage.about.units
-        return storage.texel_bytes * max(1, self.layers // units), max(1, units // self.layers)
 
     def write(self, texture: GlesTexture, data: memoryview, offset: int) -> None:
         """Copy bytes of the host into a texture, whole texels or not."""
         raw = np.frombuffer(data, np.uint8)
-        span, places = self._span(texture.storage)
+        span, places = texture.span
         head, tail = offset % span, -(offset + raw.size) % span
         if head or tail:  # keep what else is at the first and last place
             whole = np.zeros(head + raw.size + tail, np.uint8)
@@ -336,7 +326,7 @@ class Textures:
         target = np.frombuffer(into, np.uint8)
         if not target.size:
             return
-        form, (span, places) = texture.form, self._span(texture.storage)
+        form, (span, places) = texture.form, texture.span
         head = offset % span
         count = -(-(head + target.size) // span) * places
         size = count * self.layers * form.read_bytes
