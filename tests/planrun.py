@@ -21,7 +21,7 @@ from kernel_needs import trip_count
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.dtypes import BYTES, rounded
 from gpuedge.core.errors import NotFiniteError
-from gpuedge.core.storage import BUFFER, HALF_BUFFER, Storage
+from gpuedge.core.storage import BUFFER, BYTE_BUFFERS, HALF_BUFFER, Storage
 from gpuedge.core.texels import decode, encode
 from gpuedge.device import Device
 from gpuedge.executors.base import PlacementRow, Work
@@ -309,7 +309,9 @@ def check_limits(made: Plan, caps: Caps) -> None:
         assert all(1 <= s <= m for s, m in zip(local, caps.max_local_size, strict=True))
         assert int(np.prod(local)) <= caps.max_invocations
         for name in one.tensors.values():
-            assert made.tensors[name].layout.nbytes <= caps.max_storage_buffer_bytes
+            tensor = made.tensors[name]
+            nbytes = tensor.nbytes if tensor.storage.kind in BYTE_BUFFERS else tensor.layout.nbytes
+            assert nbytes <= caps.max_storage_buffer_bytes
         assert trips_of(made, one) < LOOP_LIMIT, one.variant
 
 

@@ -26,7 +26,7 @@ from gpuedge.plan.select import (
     too_many,
     workgroup,
 )
-from gpuedge.plan.storages import EXACT, StoragePrecision, Storages
+from gpuedge.plan.storages import BYTES, EXACT, StoragePrecision, Storages
 from gpuedge.plan.tuned import UNTUNED, Tunings, begun, key_of
 
 MAX_TRIPS = 16384
@@ -368,8 +368,9 @@ class Context:
                 )
         for name in tensors.values():
             tensor = self.tensors[name]
-            # bytes count as the floats that they become: so textures and counts of texels do
-            nbytes = tensor.nbytes if tensor.storage.dtype == "float16" else tensor.layout.nbytes
+            # textures of bytes have as many texels as those of floats, and these are limited
+            is_texture = tensor.storage.kind in BYTES.values()
+            nbytes = tensor.layout.nbytes if is_texture else tensor.nbytes
             if nbytes > limits.max_storage_buffer_bytes:
                 raise UnsupportedOpError(
                     f"{'+'.join(self.ops)} binds a tensor of {nbytes} bytes.",

@@ -96,14 +96,20 @@ def test_an_input_that_is_a_result_is_copied_to_what_kernels_write(caps: Caps) -
         np.testing.assert_array_equal(found.reshape(3, 5), values)
 
 
-def test_bytes_take_no_more_of_a_device_than_the_floats_that_they_become() -> None:
-    """A texture that a device cannot have is refused, though its bytes were few enough."""
+def test_a_buffer_takes_four_times_as_many_bytes_as_floats() -> None:
+    """A texture does not: it is its texels that are limited."""
     b = GraphBuilder()
-    x = b.input("x", TensorType("uint8", (1 << 16,)))
-    b.output(b.add("Cast", [x], {"to": 1}))
-    small = replace(FLOAT_TEXTURES, max_storage_buffer_bytes=(1 << 18) - 16)
-    with pytest.raises(UnsupportedOpError, match="binds a tensor of 262144 bytes"):
-        plan(b.build(), small)
+    x = b.input("x", TensorType("uint8", (64, 1024)))
+    b.output(b.add("ReduceSum", [b.add("Cast", [x], {"to": 1})]))
+    graph, values = b.build(), numbers("uint8", (64, 1024))
+    small = replace(VULKAN_MINIMUM, max_storage_buffer_bytes=1 << 16)
+    (found,) = run_graph(graph, {"x": values}, small).values()
+    assert found == values.sum() < 2**24
+    smaller = replace(small, max_storage_buffer_bytes=(1 << 16) - 16)
+    textures = replace(FLOAT_TEXTURES, max_storage_buffer_bytes=1 << 16)
+    for caps, nbytes in ((smaller, 1 << 16), (textures, 1 << 18)):
+        with pytest.raises(UnsupportedOpError, match=f"binds a tensor of {nbytes} bytes"):
+            plan(graph, caps)
 
 
 def test_models_of_bytes_and_floats() -> None:
