@@ -121,7 +121,7 @@ def cases(caps: Caps | None = None, test: str = "standard") -> list[KnownAnswer]
         Of `gpuedge.capdb.entries.TESTS`.
     """
     if caps is None:
-        return [*_fixed_cases(), _places_case(LARGEST, is_slow=False), _bytes()]
+        return [*_fixed_cases(), _places_case(LARGEST, is_slow=False), _bytes(), _bytes_read()]
     return _TESTS[test](caps)
 
 

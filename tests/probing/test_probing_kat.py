@@ -55,6 +55,7 @@ def test_cases_are_awkward_and_repeatable() -> None:
         "convolution random",
         "every place",
         "every byte",
+        "bytes from the host",
     ]
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a.expected, b.expected)
