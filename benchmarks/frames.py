@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from common import devices, processor, report
+from common import devices, medians, processor, report
 from onnx import helper, numpy_helper
 
 import gpuedge
@@ -82,6 +82,12 @@ def by_numpy(mode: str) -> Callable[[Array], Array]:
     return {"nearest": nearest, "linear": linear}[mode]
 
 
+def uploaded(session: gpuedge.Session, frame: Array) -> str:
+    """Return how many bytes go to the device for a frame."""
+    steps = session.profile({"frame": frame})["steps"]
+    return "".join(str(step["nbytes"]) for step in steps if step["ops"] == ["upload"])
+
+
 def plain(model: onnx.ModelProto) -> ort.InferenceSession:
     """Return onnxruntime with the options that gpuedge gives it."""
     options = ort.SessionOptions()
@@ -108,15 +114,19 @@ def main() -> None:
         }
         wanted = candidates["numpy"]()
         worst = {n: np.abs(call() - wanted).max() / wanted.max() for n, call in candidates.items()}
-        found = processor(candidates)
+        found, wall = processor(candidates), medians(candidates, rounds=5)
         for name, seconds in found.items():
             ratio = f"{seconds / found['numpy']:.2f}"
-            rows.append((mode, name, f"{seconds * 1e3:.2f}", ratio, f"{worst[name]:.0e}"))
+            sent = uploaded(sessions[name], frame) if name in sessions else ""
+            rows.append((mode, name, f"{seconds * 1e3:.2f}", ratio, f"{wall[name] * 1e3:.2f}",
+                         sent, f"{worst[name]:.0e}"))  # fmt: skip
         for each in sessions.values():
             each.close()
+    header = ("resize", "by", "ms", "times numpy and onnxruntime", "wall ms", "bytes uploaded",
+              "relative difference")  # fmt: skip
     report(
         "from a frame of 480 x 640 to MobileNet's result, processor milliseconds",
-        ("resize", "by", "ms", "times numpy and onnxruntime", "relative difference"),
+        header,
         rows,
     )
 

@@ -316,8 +316,8 @@ class Session:
                 f"The model leaves the shape of {shown(name)} open.", hint="input(name, shape)"
             )
         latest, shared = self._latest, None
-        if latest is not None and signature[0] == "float32":
-            shared = SharedInput.on(latest.executor, extents)
+        if latest is not None:
+            shared = SharedInput.on(latest.executor, signature[0], extents)
         array = np.zeros(extents, signature[0]) if shared is None else shared
         fitting(name, array, signature)
         return array

@@ -19,9 +19,9 @@ from kernel_interpreter import interpret
 from kernel_needs import trip_count
 
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
-from gpuedge.core.dtypes import rounded
+from gpuedge.core.dtypes import BYTES, rounded
 from gpuedge.core.errors import NotFiniteError
-from gpuedge.core.storage import BUFFER, HALF_BUFFER, Storage
+from gpuedge.core.storage import BUFFER, BYTE_BUFFERS, HALF_BUFFER, Storage
 from gpuedge.core.texels import decode, encode
 from gpuedge.device import Device
 from gpuedge.executors.base import PlacementRow, Work
@@ -72,6 +72,9 @@ class Seen:
 
 def kept(values: Array, storage: Storage) -> Array:
     """Return numbers as they come back from a storage."""
+    if storage.dtype in BYTES:  # only what is one is kept so, as it is
+        assert values.dtype == storage.dtype
+        return values
     back = decode(encode(values, storage), storage).reshape(values.shape)
     if storage.kind == "rgba8_float":  # kernels lose denormals, and the sign of zero
         return np.where(np.abs(back) < np.finfo(np.float32).tiny, np.float32(0), back)
@@ -130,10 +133,11 @@ class PlanRun:
             return
         assert tensor.host is not None
         known = {**self.plan.constants, **values}
-        dtype = None if tensor.host.is_raw else np.float32
+        wanted = tensor.storage.dtype if tensor.storage.dtype in BYTES else "float32"
+        dtype = None if tensor.host.is_raw else wanted
         arrays = [np.asarray(known[s], dtype) for s in tensor.host.sources]
         data = arrays[0].ravel() if tensor.host.build is None else tensor.host.build(*arrays)
-        assert data.dtype == np.float32
+        assert data.dtype == wanted
         assert data.astype(tensor.storage.dtype).nbytes <= region.nbytes
         self._put(tensor.name, data)
 
@@ -305,7 +309,9 @@ def check_limits(made: Plan, caps: Caps) -> None:
         assert all(1 <= s <= m for s, m in zip(local, caps.max_local_size, strict=True))
         assert int(np.prod(local)) <= caps.max_invocations
         for name in one.tensors.values():
-            assert made.tensors[name].layout.nbytes <= caps.max_storage_buffer_bytes
+            tensor = made.tensors[name]
+            nbytes = tensor.nbytes if tensor.storage.kind in BYTE_BUFFERS else tensor.layout.nbytes
+            assert nbytes <= caps.max_storage_buffer_bytes
         assert trips_of(made, one) < LOOP_LIMIT, one.variant
 
 

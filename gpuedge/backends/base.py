@@ -120,7 +120,7 @@ class DeviceImpl(Protocol):
         `nbytes`, like the offsets and data of `write` and `read`, counts what the host holds:
         elements of ``storage.dtype`` in C order, whatever a texture makes of them on the device.
         So a logical texel is 16 bytes of float32, 8 of float16, 4 of int8. A buffer keeps the
-        bytes of every dtype; a texture takes float32 alone and converts.
+        bytes of every dtype; a texture takes float32 and converts, or the bytes that it keeps.
         """
 
     def free(self, buffer: Buffer) -> None:

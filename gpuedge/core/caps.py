@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuedge.core.record import plain, read
-from gpuedge.core.storage import BUFFER, HALF_BUFFER
+from gpuedge.core.storage import BUFFER, HALF_BUFFER, SIGNED_BUFFER, UNSIGNED_BUFFER
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Caps:
     has_int8_storage: bool | None = None
     has_fp16_arithmetic: bool | None = None
     device_class: str = "generic"
-    storages: tuple[str, ...] = (BUFFER, HALF_BUFFER)
+    storages: tuple[str, ...] = (BUFFER, HALF_BUFFER, UNSIGNED_BUFFER, SIGNED_BUFFER)
     has_suballocation: bool = True
     max_texture_size: int | None = None
     max_texel_buffers: int = 0

@@ -38,19 +38,19 @@ class StorageKind:
     low: float | None = None
     high: float | None = None
 
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of a buffer that one logical texel takes; those of a texture are float32."""
-        return self.unit_bytes if self.name == HALF_BUFFER else 16
-
 
 BUFFER: Final = "buffer"
 HALF_BUFFER: Final = "buffer_f16"
+UNSIGNED_BUFFER: Final = "buffer_u8"
+SIGNED_BUFFER: Final = "buffer_s8"
+BYTE_BUFFERS: Final = frozenset((UNSIGNED_BUFFER, SIGNED_BUFFER))
 KINDS: Final = {
     kind.name: kind
     for kind in (
         StorageKind(BUFFER, 1, 16, True),  # float32 in a storage buffer
         StorageKind(HALF_BUFFER, 1, 8, False),  # float16 in a storage buffer, two to a word
+        StorageKind(UNSIGNED_BUFFER, 1, 4, True, 0, 255),  # integers, four to a word; only read
+        StorageKind(SIGNED_BUFFER, 1, 4, True, -128, 127),
         StorageKind("rgba32f", 1, 16, True),  # float32 in a float texture
         StorageKind("rgba32ui", 1, 16, True),  # the bits of float32 in an integer texture
         StorageKind("rgba16f", 1, 8, False),  # float16 in a half texture
@@ -61,6 +61,11 @@ KINDS: Final = {
     )
 }
 """Every storage kind by name."""
+
+BYTE_DTYPES: Final = {
+    UNSIGNED_BUFFER: "uint8", SIGNED_BUFFER: "int8", "rgba8_u8": "uint8", "rgba8_s8": "int8"
+}  # fmt: skip
+"""Kinds that keep bytes of the host as they are, and of which dtype."""
 
 TEXELS: Final = "texels"
 HALF_TEXELS: Final = "texels_f16"
@@ -82,6 +87,8 @@ LOADED_AS: Final = {BUFFER: IMAGE, HALF_BUFFER: HALF_IMAGE}
 IMAGE_KINDS: Final = frozenset(LOADED_AS.values())
 TEXTURE_KINDS: Final = frozenset(COPIED_AS.values()) | IMAGE_KINDS
 """What is only read, of a texture."""
+READ_ONLY: Final = TEXEL_KINDS | TEXTURE_KINDS | BYTE_BUFFERS
+"""What no kernel writes."""
 TEXTURE_SHIFT: Final = 11
 TEXTURE_ROW: Final = 1 << TEXTURE_SHIFT
 """Texels of a row of it: a width that all devices of WebGPU have, those over OpenGL, too (the
@@ -106,7 +113,7 @@ class Storage:
     dtype : str
         The numpy dtype of the elements that the host writes and reads. A buffer keeps their bytes
         as they are, whatever the dtype; kernels read them as they declare them. A texture converts
-        from and to float32, so there it is float32.
+        from and to float32, or keeps the integers of ``rgba8_u8`` (uint8) and ``rgba8_s8`` (int8).
     """
 
     kind: str = BUFFER
@@ -119,6 +126,13 @@ class Storage:
         """The facts of its kind."""
         return KINDS[self.kind]
 
+    @property
+    def texel_bytes(self) -> int:
+        """Bytes of the host that one logical texel takes."""
+        return 4 * _ITEM_BYTES[self.dtype]
+
+
+_ITEM_BYTES: Final = {"float32": 4, "float16": 2, "uint8": 1, "int8": 1}
 
 FLOAT32: Final = Storage()
 """Texels of float32 as they are, in a storage buffer."""

@@ -8,6 +8,8 @@ stand in the order red, green, blue, alpha:
 * ``rgba8_u8``, ``rgba8_s8``: four integers; signed ones with 128 added.
 * ``rgba16f``, ``buffer_f16``: four halves, rounded to nearest, ties to even.
 * the others: float32, unchanged.
+
+Bytes of the host are the integers of a texel already; to signed ones 128 is added here.
 """
 
 from __future__ import annotations
@@ -75,6 +77,11 @@ def _whole(values: Floats, low: int, high: int) -> Floats:
         bounded = np.fmin(np.fmax(values, np.float32(low)), np.float32(high))
         whole: Floats = np.floor(bounded + np.float32(0.5))
         return whole
+
+
+def moved(data: Bytes, storage: Storage) -> Bytes:
+    """Return bytes of the host as those of a texture that keeps bytes, and back."""
+    return data ^ np.uint8(128) if storage.dtype == "int8" else data
 
 
 def decode(data: Any, storage: Storage) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from math import ceil, prod
 from types import MappingProxyType
@@ -27,13 +27,12 @@ from gpuedge.backends.base import (
 from gpuedge.capdb import Restrictions, classify, restrict
 from gpuedge.core import debug
 from gpuedge.core.caps import Caps
-from gpuedge.core.dtypes import WIDE, no_copy, require_exact, rounded
+from gpuedge.core.dtypes import BYTES, WIDE, no_copy, require_exact, rounded
 from gpuedge.core.errors import (
     FORK_HINT,
     ClosedError,
     DeviceError,
     DriverError,
-    NotFiniteError,
     OutOfMemoryError,
     UsageError,
 )
@@ -55,8 +54,8 @@ from gpuedge.plan.storages import (
     EXACT,
     FIXED,
     StoragePrecision,
-    is_finite,
     kernel_kinds,
+    require_finite,
 )
 from gpuedge.plan.tuned import UNTUNED, Tunings
 from gpuedge.safety.blocklist import Marker
@@ -76,6 +75,7 @@ OTHER_PLACES = 8
 """Recordings of an executable over resident tensors; one more replaces the oldest.
 Two of each operand and result, taken in turn, make as many."""
 
+WORD = 4
 TEXEL_BYTES = {TEXELS: 16, HALF_TEXELS: 8}
 MORE_BYTES = 256
 """What a texel buffer may show beyond its tensor."""
@@ -409,8 +409,10 @@ class GpuExecutable:
         self._inputs: list[PlanTensor] = []
         self._inputs_there: list[tuple[PlanTensor, str, _BufferPlace]] = []
         self._packed: list[PlanTensor] = []  # the other inputs: by the host, or of two digits
+        self._bytes_there: list[tuple[PlanTensor, str, _BufferPlace]] = []
         self._outputs_there: dict[str, _BufferPlace] = {}
         self._filled: dict[str, list[Any]] = {}  # own buffers, and the residents that they hold
+        self._others: dict[tuple[tuple[str, Storage], ...], GpuExecutable | None] = {}
         self._is_closed = False
         self._where: Arrangement = arrange_on(plan, executor.caps)
         try:
@@ -569,7 +571,8 @@ class GpuExecutable:
         buffer = there or self._buffers.get(region.buffer) or self._own(region.buffer)
         try:
             sources = [values[s] if s in values else self.plan.constants[s] for s in host.sources]
-            dtype = None if host.is_raw else np.float32
+            kept = tensor.storage.dtype
+            dtype = None if host.is_raw else kept if kept in BYTES else np.float32
             arrays = [np.asarray(a, dtype) for a in sources]
         except MemoryError as error:
             raise no_copy(f"'{tensor.name}'", error) from None
@@ -578,13 +581,14 @@ class GpuExecutable:
                 most = None if tensor.is_constant else self.plan.most_integer
                 require_exact(source, array, self.executor.device, most)
         if self.executor.caps.is_finite_only or tensor.storage.kind == FIXED:
-            _require_finite(self.executor.device, host.sources, arrays)
+            require_finite(self.executor.device, host.sources, arrays)
         data = arrays[0] if host.build is None else host.build(*arrays)
         if data.dtype != tensor.storage.dtype:
             with np.errstate(over="ignore"):  # to infinity, as on the device
                 data = data.astype(tensor.storage.dtype)
-        kept = np.ascontiguousarray(data)
-        flat = kept.reshape(-1).view(np.uint8)
+        flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        if flat.nbytes % WORD:  # WebGPU writes whole words; nobody reads the rest of the last one
+            flat = np.concatenate((flat, np.zeros(-flat.nbytes % WORD, np.uint8)))
         if flat.nbytes:
             self.executor.impl.write(buffer, flat.data, 0 if there else region.offset)
 
@@ -596,6 +600,10 @@ class GpuExecutable:
         executor = self.executor
         if executor.closed or executor.is_inherited:
             executor.check_open()
+        if self._bytes_there and isinstance(inputs, Residents):
+            other = self._taking(inputs)
+            if other is not None:
+                return other.run(inputs)
         with held, executor.lock, self._running, executor.impl.entered():
             if isinstance(inputs, Residents):
                 results = self._run_there(inputs)
@@ -604,6 +612,28 @@ class GpuExecutable:
                 results = self._results()
             self._running = executor.running
             return results
+
+    def _taking(self, inputs: Residents) -> GpuExecutable | None:
+        """Return what takes bytes as they lie here: as floats, where a kernel computed them.
+
+        None where none lie so, or the driver refuses its kernels. It is the same plan.
+        """
+        kept = dict[str, Storage]()
+        executor, graph = self.executor, self.graph
+        for tensor, source, place in self._bytes_there:
+            value = inputs.values_there[source]
+            found = value.kept_on(executor) if isinstance(value, Resident) else None
+            if found is not None and found != place.storage:
+                kept[tensor.name] = found
+        if not kept:
+            return None
+        key = tuple(kept.items())
+        with held, executor.lock:
+            if key not in self._others:
+                plan, self._others[key] = self.plan.with_inputs(kept), None
+                with suppress(RefusedPassError):
+                    self._others[key] = GpuExecutable(executor, graph, plan, _go_on, stays=True)
+            return self._others[key]
 
     def _run_there(self, inputs: Residents) -> dict[str, Any]:
         """Compute from what lies on the device, and leave results there."""
@@ -656,6 +686,7 @@ class GpuExecutable:
                 self._inputs_there.append((tensor, host.sources[0], place))
             else:
                 self._packed.append(tensor)
+        self._bytes_there = [i for i in self._inputs_there if i[0].storage.dtype in BYTES]
         taken = set[str]()
         for name in self.graph.outputs:
             if any(name in some for some in (plan.fixed, plan.lows, plan.open)):
@@ -839,6 +870,8 @@ class GpuExecutable:
         with held, self.executor.lock:
             if self.executor.closed:
                 return
+            for other in filter(None, self._others.values()):
+                other.close()
             with self.executor.impl.entered():
                 self._release(self.executor.impl)
 
@@ -856,14 +889,3 @@ class GpuExecutable:
 def _row(device: str, step: Step) -> PlacementRow:
     kernel, storage = step.kernel, "+".join(step.storages)
     return PlacementRow(step.nodes, step.ops, device, kernel, storage)
-
-
-def _require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) -> None:
-    """Raise NotFiniteError (GE-205) for NaN or infinity."""
-    for name, array in zip(names, arrays, strict=True):
-        if not is_finite(array):
-            raise NotFiniteError(
-                f"'{name}' holds NaN or infinity, which {device} does not keep.",
-                known="numbers are kept there in the bytes of a texture",
-                hint="device='auto' or device='cpu' computes it",
-            )

@@ -24,6 +24,7 @@ from gpuedge.core.errors import GpuEdgeError, OutOfMemoryError
 from gpuedge.core.storage import BUFFER, FLOAT32, Storage
 from gpuedge.graph.ir import Array
 from gpuedge.plan.layout import linear
+from gpuedge.plan.storages import input_storage
 from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
@@ -182,21 +183,24 @@ class SharedInput(np.ndarray[Any, Any]):
     tensor: DeviceTensor | None = None
 
     @classmethod
-    def on(cls, executor: Any, shape: tuple[int, ...]) -> SharedInput | None:
-        """Return one of float32 and of zeros; None where a device shares no memory."""
+    def on(cls, executor: Any, dtype: str, shape: tuple[int, ...]) -> SharedInput | None:
+        """Return one of zeros; None where a device shares no memory, or does not keep the dtype."""
         share = getattr(getattr(executor, "impl", None), "map", None)
         if share is None or executor.caps.storages[0] != BUFFER:
             return None
-        nbytes = linear(shape).nbytes
+        kept = FLOAT32 if dtype == "float32" else input_storage(dtype, executor.caps)
+        if kept is None:
+            return None
+        nbytes = linear(shape).nbytes // FLOAT32.texel_bytes * kept.texel_bytes
         with held, executor.building():
-            buffer = executor.impl.alloc(nbytes, Usage.INPUT, FLOAT32)
+            buffer = executor.impl.alloc(nbytes, Usage.INPUT, kept)
             memory = share(buffer)
-        tensor = DeviceTensor(executor, nbytes, FLOAT32, buffer)
+        tensor = DeviceTensor(executor, nbytes, kept, buffer)
         if memory is None:
             return None
         memory.owner = tensor  # any view of the array keeps it
         count = prod(shape)
-        array = np.asarray(memory).view(np.float32)[:count].reshape(shape).view(cls)
+        array = np.asarray(memory).view(dtype)[:count].reshape(shape).view(cls)
         array.tensor = tensor
         array[...] = 0
         return array
@@ -270,6 +274,11 @@ class Resident:
         if tensor is None or tensor.executor is not executor:
             return None
         return tensor if (tensor.nbytes, tensor.storage) == (nbytes, storage) else None
+
+    def kept_on(self, executor: GpuExecutor) -> Storage | None:
+        """Return how a device keeps it that has it."""
+        tensor = self._tensor
+        return None if tensor is None or tensor.executor is not executor else tensor.storage
 
     def widened(self) -> Resident:
         """Return what is float16 as float32; on devices it is kept so."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob
+from gpuedge.core.storage import READ_ONLY
 from gpuedge.lang.cache import LANGUAGE_VERSION, BlobCache, blob_key
 from gpuedge.lang.parser import load
 from gpuedge.lang.tree import Kernel
@@ -56,7 +57,7 @@ def print_kernel(
         Storage kind (`gpuedge.core.storage.KINDS`) of each tensor by name: ``rgba32f`` in
         ``essl300`` and ``rgba8_float`` in ``essl100`` where none is given. The others read and
         write storage buffers; ``spirv`` and ``essl310`` read those of `READ_AS` as texel buffers,
-        ``wgsl`` those of `COPIED_AS` and `LOADED_AS` in textures.
+        ``wgsl`` those of `COPIED_AS` and `LOADED_AS` in textures. All three read bytes.
     along : str
         What neighbours from a multiple of `LAYERS` on have in common in every run of this kernel,
         so that ``essl300`` may compute it once: nothing, the ``plane`` (slice and batch) or the
@@ -65,10 +66,10 @@ def print_kernel(
     Raises
     ------
     KernelError (GE-300)
-        There is no printer for `dialect`, it has no such storage, or it cannot say what the kernel
-        does: fragment dialects have no group kernels; ``essl100`` has no bits of ints, and only
-        ints that are float32; those of OpenGL ES have no float16. Lanes of subgroups are for
-        ``spirv`` and ``wgsl``.
+        There is no printer for `dialect`, it has no such storage, the kernel writes what is only
+        read, or the dialect cannot say what it does: fragment dialects have no group kernels;
+        ``essl100`` has no bits of ints, and only ints that are float32; those of OpenGL ES have no
+        float16. Lanes of subgroups are for ``spirv`` and ``wgsl``.
     """
     if dialect not in PRINTERS:
         raise KernelError(
@@ -81,6 +82,13 @@ def print_kernel(
             f"Kernel {kernel.name} asks for lanes of subgroups, which {dialect} cannot say.",
             known="Vulkan 1.1 and WebGPU have them, where a device reports it",
         )
+    for tensor in kernel.tensors:
+        kind = (storage or {}).get(tensor.name)
+        if tensor.access != "read" and kind in READ_ONLY:
+            raise KernelError(
+                f"Kernel {kernel.name} cannot be printed: tensor {tensor.name} is written.",
+                known=f"{kind} is only read, as are all of {', '.join(sorted(READ_ONLY))}",
+            )
     printer = import_module(PRINTERS[dialect])
     print_one = printer.print_kernel
     if dialect == "essl300":

@@ -166,8 +166,6 @@ class _Shader(TextPrinter):
             if kind not in level.kinds:
                 known = f"storage kinds: {', '.join(sorted(level.kinds))}"
                 self._refuse(f"tensor {name} is kept as {kind!r}", known)
-        if self.kinds[kernel.out.name] in TEXEL_KINDS:
-            self._refuse(f"tensor {kernel.out.name} is written", "texel buffers are only read")
 
     # --- expressions ----------------------------------------------------------------------------
     def _constant(self, expr: t.Expr, least: int = SELECT) -> str:

@@ -22,7 +22,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from gpuedge.core.storage import BUFFER, HALF_BUFFER, KINDS, LAYERS, TEXEL_KINDS
+from gpuedge.core.storage import (
+    BUFFER,
+    HALF_BUFFER,
+    KINDS,
+    LAYERS,
+    SIGNED_BUFFER,
+    TEXEL_KINDS,
+    UNSIGNED_BUFFER,
+)
 from gpuedge.lang.tree import VECTOR, Tensor
 
 # --- ints where there are none, and what old compilers lack ---------------------------------------
@@ -335,14 +343,27 @@ _HALVES: Final = """vec4 k_halves(uvec2 h) {
 _UNHALVES: Final = """uvec2 k_unhalves(vec4 v) {
     return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
 }"""
+_UNSIGNED: Final = """vec4 k_unsigned(uint word) {
+    return vec4(uvec4(word, word >> 8, word >> 16, word >> 24) & 255u);
+}"""
+_SIGNED: Final = """vec4 k_signed(uint word) {
+    return vec4(ivec4(word << 24, word << 16, word << 8, word) >> 24);
+}"""
 # What compute shaders need of the helpers for textures.
 _BUFFERS: Final = {
     "k_index": _HELPERS_300["k_index"],
     "k_halves": _HALVES,
     "k_unhalves": _UNHALVES,
+    "k_unsigned": _UNSIGNED,
+    "k_signed": _SIGNED,
     **dict(_by_width({"k_mod": _INT_REMAINDER}, "int")),
 }
-_BUFFER_TYPES: Final = {BUFFER: "vec4", HALF_BUFFER: "uvec2"}
+_BUFFER_TYPES: Final = {
+    BUFFER: "vec4", HALF_BUFFER: "uvec2", UNSIGNED_BUFFER: "uint", SIGNED_BUFFER: "uint"
+}  # fmt: skip
+_UNPACKING: Final = {
+    HALF_BUFFER: "k_halves", UNSIGNED_BUFFER: "k_unsigned", SIGNED_BUFFER: "k_signed"
+}  # fmt: skip
 _TEXTURES: Final = frozenset(KINDS) - frozenset(_BUFFER_TYPES)
 
 TEXEL_HEAD: Final = (
@@ -465,10 +486,9 @@ def _at(name: str, index: str) -> str:
 
 def _whole_texel(level: Level, name: str, kind: str, index: str) -> str:
     """Print the four values of a kind that has them in one physical texel."""
-    if kind == BUFFER:
-        return f"b_{name}[{index}]"
-    if kind == HALF_BUFFER:
-        return f"k_halves(b_{name}[{index}])"
+    if kind in _BUFFER_TYPES:
+        text, helper = f"b_{name}[{index}]", _UNPACKING.get(kind)
+        return text if helper is None else f"{helper}({text})"
     if kind in TEXEL_KINDS:
         return f"texelFetch(t_{name}, int({index}))"
     fetched = _fetch(level, name, _at(name, index))
@@ -513,6 +533,10 @@ def _load1(level: Level, name: str, kind: str) -> str:
         component = level.remainder("i", 4, "f")
         if kind == BUFFER:
             lines.append(f"return b_{name}[f][{component}];")
+        elif kind == UNSIGNED_BUFFER:
+            lines.append(f"return float(b_{name}[f] >> 8u * ({component}) & 255u);")
+        elif kind == SIGNED_BUFFER:
+            lines.append(f"return float(int(b_{name}[f] << 24u - 8u * ({component})) >> 24);")
         else:
             lines.append(f"vec4 v = {_whole_texel(level, name, kind, 'f')};")
             lines.append(f"return {_pick(level, 'v', component)};")

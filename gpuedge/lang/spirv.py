@@ -17,9 +17,11 @@ from typing import Any
 
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.core.storage import (
+    BYTE_BUFFERS,
     COPIED_AS,
     HALF_BUFFER,
     READ_AS,
+    SIGNED_BUFFER,
     TEXTURE_ROW,
     TEXTURE_SHIFT,
 )
@@ -73,6 +75,7 @@ class _Printer:
         self.kernel = kernel
         self.storage = storage
         self.halves = {name for name, kind in storage.items() if kind == HALF_BUFFER}
+        self.bytes = {name for name, kind in storage.items() if kind in BYTE_BUFFERS}
         textures, fetched = COPIED_AS.values(), (*READ_AS.values(), *COPIED_AS.values())
         self.textures = {name for name, kind in storage.items() if kind in textures}
         self.texels = {name for name, kind in storage.items() if kind in fetched}
@@ -151,7 +154,8 @@ class _Printer:
     def _buffer(self, tensor: t.Tensor) -> int:
         m = self.module
         # Decorations sit on the type, so each binding has a struct of its own.
-        block = m.declare(s.TYPE_STRUCT, m.texels(is_half=tensor.name in self.halves))
+        kind = "uvec2" if tensor.name in self.halves else "vec4"
+        block = m.declare(s.TYPE_STRUCT, m.texels("int" if tensor.name in self.bytes else kind))
         m.decorate(block, s.BLOCK)
         m.decorate_member(block, 0, s.OFFSET, 0)
         variable = m.declare_typed(s.VARIABLE, m.pointer(s.STORAGE_BUFFER, block), s.STORAGE_BUFFER)
@@ -424,6 +428,9 @@ class _Printer:
             at = self._glsl(_U_MIN, "int", self._value(expr.position), self._last(tensor, 4))
             texel = self._op(s.SHIFT_RIGHT, "int", at, self._number(2))
             component = self._op(s.BITWISE_AND, "int", at, self._number(3))
+            if tensor.name in self.bytes:
+                first = self._op(s.SHIFT_LEFT, "int", component, self._number(3))
+                return self._byte(tensor, self._word(tensor, texel), first)
             if tensor.name in self.halves | self.texels:
                 return self._op(s.VECTOR_EXTRACT, "float", self._texel(tensor, texel), component)
             pointer = self._chain(s.STORAGE_BUFFER, "float", variable, zero, texel, component)
@@ -457,6 +464,10 @@ class _Printer:
             y = self._op(s.SHIFT_RIGHT, "int", index, self._number(TEXTURE_SHIFT))
             place = self._op(s.COMPOSITE_CONSTRUCT, "ivec2", x, y)
             return self._op(s.IMAGE_FETCH, "vec4", image, place, _LOD, zero)
+        if tensor.name in self.bytes:
+            word = self._word(tensor, index)
+            parts = [self._byte(tensor, word, self._number(8 * i)) for i in range(4)]
+            return self._op(s.COMPOSITE_CONSTRUCT, "vec4", *parts)
         if tensor.name not in self.halves:
             pointer = self._chain(s.STORAGE_BUFFER, "vec4", variable, zero, index)
             return self._op(s.LOAD, "vec4", pointer)
@@ -465,6 +476,22 @@ class _Printer:
         words = (self._op(s.COMPOSITE_EXTRACT, "uint", packed, i) for i in (0, 1))
         pairs = [self._glsl(_UNPACK_HALF, "vec2", word) for word in words]
         return self._op(s.COMPOSITE_CONSTRUCT, "vec4", *pairs)
+
+    def _word(self, tensor: t.Tensor, index: int) -> int:
+        """Load the four bytes of a texel."""
+        place = self.tensors[tensor.name], self._number(0), index
+        return self._op(s.LOAD, "int", self._chain(s.STORAGE_BUFFER, "int", *place))
+
+    def _byte(self, tensor: t.Tensor, word: int, first: int) -> int:
+        """Return the byte that begins at a bit of a word, as a float."""
+        if self.storage[tensor.name] == SIGNED_BUFFER:
+            left = self._op(s.I_SUB, "int", self._number(24), first)
+            high = self._op(s.SHIFT_LEFT, "int", word, left)
+            byte = self._op(s.SHIFT_RIGHT_SIGNED, "int", high, self._number(24))
+        else:
+            low = self._op(s.SHIFT_RIGHT, "int", word, first)
+            byte = self._op(s.BITWISE_AND, "int", low, self._number(255))
+        return self._op(s.CONVERT_S_TO_F, "float", byte)
 
     def _load_image(self, name: str, variable: int) -> int:
         def make() -> int:

@@ -26,7 +26,7 @@ CONVERT_F_TO_S, CONVERT_S_TO_F, CONVERT_F_TO_F, BITCAST = 110, 111, 115, 124
 S_NEGATE, F_NEGATE, I_ADD, I_SUB, I_MUL, S_DIV, S_REM = 126, 127, 128, 130, 132, 135, 138
 VECTOR_TIMES_SCALAR = 142
 LOGICAL_AND, LOGICAL_NOT, SELECT, U_LESS_THAN, S_LESS_THAN = 167, 168, 169, 176, 177
-SHIFT_RIGHT, BITWISE_AND = 194, 199
+SHIFT_RIGHT, SHIFT_RIGHT_SIGNED, SHIFT_LEFT, BITWISE_AND = 194, 195, 196, 199
 CONTROL_BARRIER, LOOP_MERGE, SELECTION_MERGE, LABEL = 224, 246, 247, 248
 BRANCH, BRANCH_CONDITIONAL, RETURN, RETURN_VALUE = 249, 250, 253, 254
 SHUFFLE = 345  # OpGroupNonUniformShuffle
@@ -135,9 +135,9 @@ class Module:
         base = BASE.get(kind, "uint" if kind[0] == "u" else "bool")
         return self.declare(TYPE_VECTOR, self.type(base), int(kind[-1]))
 
-    def texels(self, *, is_half: bool = False) -> int:
-        """Return the type of an unsized array of texels: vec4, or two words of two halves."""
-        key, kind, stride = ("halves", "uvec2", 8) if is_half else ("texels", "vec4", 16)
+    def texels(self, kind: str = "vec4") -> int:
+        """Return the type of an unsized array of texels, such as uvec2 for two pairs of halves."""
+        key, stride = f"texels {kind}", {"vec4": 16, "uvec2": 8, "int": 4}[kind]
         if key not in self.known:
             self.known[key] = self.declare(TYPE_RUNTIME_ARRAY, self.type(kind))
             self.decorate(self.known[key], ARRAY_STRIDE, stride)

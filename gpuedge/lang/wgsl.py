@@ -25,12 +25,14 @@ from typing import Final
 
 from gpuedge.core.kernel import KernelBlob, Number
 from gpuedge.core.storage import (
+    BYTE_BUFFERS,
     HALF_BUFFER,
     IMAGE,
     IMAGE_KINDS,
     TEXTURE_KINDS,
     TEXTURE_ROW,
     TEXTURE_SHIFT,
+    UNSIGNED_BUFFER,
 )
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import COMPARISONS, TANH_LIMIT
@@ -76,6 +78,17 @@ fn k_unhalves(v: vec4<f32>) -> vec2<u32> {
     return vec2<u32>(pack2x16float(v.xy), pack2x16float(v.zw));
 }
 """,
+    "k_unsigned": """\
+fn k_unsigned(word: u32) -> vec4<f32> {
+    return vec4<f32>((vec4<u32>(word) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(255u));
+}
+""",
+    "k_signed": """\
+fn k_signed(word: u32) -> vec4<f32> {
+    let high = vec4<i32>(vec4<u32>(word) << vec4<u32>(24u, 16u, 8u, 0u));
+    return vec4<f32>(high >> vec4<u32>(24u));
+}
+""",
     # As unsigned numbers, so that a negative coordinate is out of range too.
     "k_in2": """\
 fn k_in2(p: vec4<i32>, d: vec4<i32>) -> bool {
@@ -117,9 +130,14 @@ fn k_z_{0}(p: vec4<i32>, d: vec4<i32>, last: u32) -> vec4<f32> {{
 _LOAD_1 = """\
 fn k_one_{0}(e: i32, last: u32) -> f32 {{
     let at = min(u32(e), last * 4u + 3u);
-    return {1}[at & 3u];
+    return {1};
 }}
 """
+_BYTE = {
+    "k_unsigned": "f32(({} >> ((at & 3u) * 8u)) & 255u)",
+    "k_signed": "f32(i32({} << (24u - (at & 3u) * 8u)) >> 24u)",
+}
+"""The byte of a word that load1 takes."""
 _FETCH = f"""\
 fn k_fetch_{{0}}(at: u32) -> vec4<f32> {{{{
     return textureLoad(t_{{0}}, vec2<u32>(at & {TEXTURE_ROW - 1}u, at >> {TEXTURE_SHIFT}u){{1}});
@@ -147,6 +165,11 @@ class _WgslModule(TextPrinter):
         super().__init__(kernel, TYPES, _name)
         self.storage = storage
         self.halves = {name for name, kind in storage.items() if kind == HALF_BUFFER}
+        self.bytes = {
+            name: "k_unsigned" if kind == UNSIGNED_BUFFER else "k_signed"
+            for name, kind in storage.items()
+            if kind in BYTE_BUFFERS
+        }
         self.textures = {name for name, kind in storage.items() if kind in TEXTURE_KINDS}
         self.function = kernel.main
         self.shares_ids = False
@@ -269,7 +292,15 @@ class _WgslModule(TextPrinter):
         if tensor.name in self.textures:
             return f"{self._needed(f'k_fetch_{tensor.name}')}({index})"
         text = f"t_{tensor.name}[{index}]"
+        if tensor.name in self.bytes:
+            return f"{self._needed(self.bytes[tensor.name])}({text})"
         return text if tensor.name not in self.halves else f"{self._needed('k_halves')}({text})"
+
+    def _one(self, tensor: t.Tensor) -> str:
+        """Print number ``at & 3`` of the texel ``at >> 2``."""
+        if tensor.name in self.bytes:
+            return _BYTE[self.bytes[tensor.name]].format(f"t_{tensor.name}[at >> 2u]")
+        return f"{self._texel(tensor, 'at >> 2u')}[at & 3u]"
 
     def _stored(self, tensor: t.Tensor, value: str) -> str:
         return value if tensor.name not in self.halves else f"{self._needed('k_unhalves')}({value})"
@@ -371,6 +402,7 @@ class _WgslModule(TextPrinter):
                 lines.append(f"{place} var t_{tensor.name}: {kind};")
                 continue
             kind = "vec2<u32>" if tensor.name in self.halves else "vec4<f32>"
+            kind = "u32" if tensor.name in self.bytes else kind
             lines.append(f"{place} var<storage, {mode}> t_{tensor.name}: array<{kind}>;")
         lines.append("struct Push {")
         for arg in push_args(self.kernel)[0]:
@@ -396,12 +428,11 @@ class _WgslModule(TextPrinter):
     def _helper_texts(self) -> list[str]:
         own = []
         for tensor in self.kernel.tensors:
-            for prefix, text, index in (
-                ("k_z_", _LOAD_Z, "min(u32(k_at(p, d)), last)"),
-                ("k_one_", _LOAD_1, "at >> 2u"),
-            ):
-                if prefix + tensor.name in self.called:
-                    own.append(text.format(tensor.name, self._texel(tensor, index)))
+            if f"k_z_{tensor.name}" in self.called:
+                texel = self._texel(tensor, "min(u32(k_at(p, d)), last)")
+                own.append(_LOAD_Z.format(tensor.name, texel))
+            if f"k_one_{tensor.name}" in self.called:
+                own.append(_LOAD_1.format(tensor.name, self._one(tensor)))
             if f"k_fetch_{tensor.name}" in self.called:
                 level = "" if self.storage[tensor.name] in IMAGE_KINDS else ", 0"
                 own.append(_FETCH.format(tensor.name, level))

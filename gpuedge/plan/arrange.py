@@ -42,7 +42,7 @@ class BufferSpec:
     def device_nbytes(self) -> int:
         """Bytes that it takes on the device."""
         kind = self.storage.about
-        return self.nbytes // kind.buffer_bytes * kind.units * kind.unit_bytes
+        return self.nbytes // self.storage.texel_bytes * kind.units * kind.unit_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from gpuedge.plan.select import (
     too_many,
     workgroup,
 )
-from gpuedge.plan.storages import EXACT, StoragePrecision, Storages
+from gpuedge.plan.storages import BYTES, EXACT, StoragePrecision, Storages
 from gpuedge.plan.tuned import UNTUNED, Tunings, begun, key_of
 
 MAX_TRIPS = 16384
@@ -137,7 +137,7 @@ class Context:
     def may_begin(self, name: str, start: int) -> bool:
         """Tell whether kernels may bind what begins at a texel of a tensor."""
         base = self.tensors[name]
-        offset = base.offset + start * base.storage.about.buffer_bytes
+        offset = base.offset + start * base.storage.texel_bytes
         return self.caps.has_suballocation and offset % self.caps.offset_alignment == 0
 
     def move(self, name: str, whole: str, start: int) -> bool:
@@ -208,9 +208,13 @@ class Context:
                                                 layouts.linear(tensor.shape)))  # fmt: skip
             return self.need(tensor, kind)
         flat = self._as_linear(tensor)
+        value = self.value_of(tensor)
         if layouts.same_bytes(wanted):
+            if self.storages.is_input(self.tensors[flat].storage, value):
+                flat = self.copy(flat)
+                self.define(tensor, flat)
             return self.view(flat, wanted)
-        packed = self.add(wanted, self.value_of(tensor))
+        packed = self.add(wanted, value)
         self._repack("pack", flat, packed, wanted)
         self.define(tensor, packed)
         return packed
@@ -226,6 +230,8 @@ class Context:
         # Of constants only matrices are large; scales and shifts are few, and errors of theirs many
         is_few = isinstance(tensor.source, Constant) and layout.kind != "rows"
         storage = self.storages.exact_of((name,)) if is_few else None
+        if isinstance(tensor.source, Given):
+            storage = self.storages.of_input(name)
         return self.add(layout, name, HostTensor((name,), build), storage)
 
     def _digit(self, name: str, part: Part, layout: Layout) -> str:
@@ -255,6 +261,14 @@ class Context:
         is_whole = packed.kind == "channels" and packed.inner % 4 == 0
         facts = {"is_whole": int(is_whole), "channels_over": packed.packed % 4}
         self.launch(op, {"X": source, "O": target}, specs, facts=facts)
+
+    def copy(self, name: str) -> str:
+        """Return a copy of a tensor in C order that a kernel writes: of bytes, in floats."""
+        tensor = self.tensors[name]
+        copy = self.add(tensor.layout, storage=self.storages.written(tensor.storage))
+        text = "in tensor E0;\nvec4 epilogue(vec4 v, ivec4 p) { return load4(E0, p); }\n"
+        self.launch("elementwise", {"O": copy, "E0": name}, epilogue=text)
+        return copy
 
     # -- passes -------------------------------------------------------------------------------
 
@@ -353,7 +367,10 @@ class Context:
                     known=f"this device allows {limit}",
                 )
         for name in tensors.values():
-            nbytes = self.tensors[name].nbytes
+            tensor = self.tensors[name]
+            # textures of bytes have as many texels as those of floats, and these are limited
+            is_texture = tensor.storage.kind in BYTES.values()
+            nbytes = tensor.layout.nbytes if is_texture else tensor.nbytes
             if nbytes > limits.max_storage_buffer_bytes:
                 raise UnsupportedOpError(
                     f"{'+'.join(self.ops)} binds a tensor of {nbytes} bytes.",

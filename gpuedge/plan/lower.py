@@ -137,7 +137,7 @@ def _kept_storage(ctx: Context, tensor: Tensor, body: Expr) -> Storage | None:
     if isinstance(body, LoadExpr) and not ctx.value_of(tensor):
         ready = ctx.have.get(body.tensor.serial)
         name = next(iter(ready.values())) if ready else ctx.need(body.tensor, "linear")
-        return ctx.tensors[name].storage
+        return ctx.storages.written(ctx.tensors[name].storage)
     return None
 
 

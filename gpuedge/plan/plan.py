@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -116,12 +116,12 @@ class PlanTensor:
     @property
     def nbytes(self) -> int:
         """Bytes that it takes of its memory."""
-        return self.layout.nbytes // 16 * self.storage.about.buffer_bytes
+        return self.layout.nbytes // 16 * self.storage.texel_bytes
 
     @property
     def offset(self) -> int:
         """Bytes of its memory that lie before it."""
-        return self.start * self.storage.about.buffer_bytes
+        return self.start * self.storage.texel_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,13 @@ class Plan:
     lows: Mapping[str, str] = field(default_factory=dict)
     open: Mapping[str, OpenOutput] = field(default_factory=dict)
     choices: Mapping[str, VariantChoice] = field(default_factory=dict)
+
+    def with_inputs(self, kept: Mapping[str, Storage]) -> Plan:
+        """Return the same passes where inputs lie otherwise, by the names of their tensors."""
+        return replace(self, tensors={
+            name: replace(tensor, storage=kept.get(tensor.memory, tensor.storage))
+            for name, tensor in self.tensors.items()
+        })  # fmt: skip
 
     def runs(self) -> Iterator[tuple[int | None, list[int]]]:
         """Yield passes in a row that belong to one step (or none): its place, and theirs."""

@@ -34,7 +34,6 @@ from gpuedge.opset.tensor import (
 from gpuedge.plan import conv, lower, matmul
 from gpuedge.plan.context import Context, most_bindings
 from gpuedge.plan.fuse import Fusion, Limits, Stage, alias_of, fuse, is_identity
-from gpuedge.plan.layout import linear
 from gpuedge.plan.plan import OpenOutput, Plan, Step
 from gpuedge.plan.rewrites import rewritten
 from gpuedge.plan.storages import EXACT, StoragePrecision, is_finite, lacks, offers
@@ -224,8 +223,7 @@ class _Planner:
             else:
                 for part, home in zip(_parts(wanted), (outputs, lows), strict=False):
                     name = ctx.need(self._now(part), "linear")
-                    home[value] = _own_memory(ctx, name, (*outputs.values(), *lows.values()),
-                                              tensor.shape)  # fmt: skip
+                    home[value] = _own_memory(ctx, name, (*outputs.values(), *lows.values()))
         steps = [self._step(tuple(names), passes) for names, passes in self.groups.values()]
         return Plan(tuple(ctx.passes), ctx.tensors, outputs, ctx.constants, tuple(steps), fixed,
                     self.most_integer, lows, self.open, ctx.choices)  # fmt: skip
@@ -286,17 +284,14 @@ def label(node: Node) -> str:
     return node.name or node.outputs[0]
 
 
-def _own_memory(ctx: Context, name: str, outputs: Collection[str], shape: tuple[int, ...]) -> str:
+def _own_memory(ctx: Context, name: str, outputs: Collection[str]) -> str:
     """Return `name`, or a copy where the host writes its memory or others have some of it."""
     tensor = ctx.tensors[name]
     whole = ctx.tensors[tensor.memory]
     taken = {ctx.tensors[o].memory for o in outputs}
     if whole.host is None and whole.name not in taken and tensor.nbytes == whole.nbytes:
         return name
-    copy = ctx.add(linear(shape), storage=ctx.tensors[name].storage)
-    text = "in tensor E0;\nvec4 epilogue(vec4 v, ivec4 p) { return load4(E0, p); }\n"
-    ctx.launch("elementwise", {"O": copy, "E0": name}, epilogue=text)
-    return copy
+    return ctx.copy(name)
 
 
 def plan_or_refusals(graph: Graph, caps: Caps) -> Plan | dict[int, str]:

@@ -1,13 +1,14 @@
 """How the tensors of a plan are kept: exactly, or in less memory where that was asked for.
 
-The exact storage of a device is the first of `Caps.storages`. Bytes (int8, uint8) take a quarter of
-it where the exact storage spends a texel on every number. float16 and 16-bit fixed point are asked
+The exact storage of a device is the first of `Caps.storages`. Bytes (int8, uint8) that come from
+the host stay bytes, which kernels only read; others take a quarter of the exact storage where that
+spends a texel on every number. float16 and 16-bit fixed point are asked
 for by `StoragePrecision`; what they cannot hold stays exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, frexp, inf, isfinite, ldexp
 from typing import Final
@@ -16,7 +17,9 @@ import numpy as np
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import ACCEPTED as FLOATS
+from gpuedge.core.errors import NotFiniteError
 from gpuedge.core.storage import (
+    BYTE_DTYPES,
     COPIED_AS,
     FIXED16_STEPS,
     HALF_BUFFER,
@@ -114,6 +117,12 @@ def _short(step: float) -> float:
     return ldexp(ceil(ldexp(mantissa, STEP_BITS)), exponent - STEP_BITS)
 
 
+def input_storage(dtype: str, caps: Caps) -> Storage | None:
+    """Return how bytes from the host are kept as they are; None for others, or where not."""
+    kinds = [kind for kind, kept in BYTE_DTYPES.items() if kept == dtype and kind in caps.storages]
+    return Storage(kinds[0], *_limits(dtype), dtype) if kinds else None
+
+
 def range_of(array: Array) -> Range:
     """Return the lowest and the highest element; `UNBOUNDED` where one is not finite."""
     if not array.size:
@@ -128,6 +137,17 @@ def is_finite(array: Array) -> bool:
         return True
     with np.errstate(over="ignore"):
         return bool(np.isfinite(np.asarray(array, np.float32)).all())
+
+
+def require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) -> None:
+    """Raise NotFiniteError (GE-205) for NaN or infinity."""
+    for name, array in zip(names, arrays, strict=True):
+        if not is_finite(array):
+            raise NotFiniteError(
+                f"'{name}' holds NaN or infinity, which {device} does not keep.",
+                known="numbers are kept there in the bytes of a texture",
+                hint="device='auto' or device='cpu' computes it",
+            )
 
 
 class Storages:
@@ -146,6 +166,7 @@ class Storages:
         self._ranges = dict(precision.ranges)
         self._small = precision.kind if offers(caps, precision.kind) else ""
         self._half = next((s for kind, s in HALVES.items() if kind in caps.storages), self.exact)
+        self._inputs = {dtype: input_storage(dtype, caps) for dtype in BYTES}
         self._bytes = {
             dtype: Storage(kind, *_limits(dtype))
             for dtype, kind in BYTES.items()
@@ -155,6 +176,20 @@ class Storages:
     def of(self, value: str) -> Storage:
         """Return the storage of a tensor that holds a graph value."""
         return self.of_all((value,))
+
+    def of_input(self, value: str) -> Storage:
+        """Return the storage of what the host writes before each run."""
+        return self._inputs.get(self._dtypes.get(value, "")) or self.of(value)
+
+    def is_input(self, storage: Storage, value: str) -> bool:
+        """Tell whether only an input is kept so: kernels would keep that value otherwise."""
+        return storage.dtype in BYTES and storage.kind != self.of(value).kind
+
+    def written(self, storage: Storage) -> Storage:
+        """Return the storage of a tensor that a kernel makes of one in `storage` by moving it."""
+        if storage.dtype in BYTES:
+            return self._bytes.get(storage.dtype, self.exact)
+        return storage
 
     def of_all(self, values: Iterable[str]) -> Storage:
         """Return the storage of a tensor made of several graph values, such as packed weights."""

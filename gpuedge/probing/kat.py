@@ -30,7 +30,14 @@ from gpuedge.opset import winograd
 from gpuedge.opset.bounds import Num, U
 from gpuedge.opset.tensor import Window
 from gpuedge.oracle.nodes import evaluate
-from gpuedge.plan.storages import BYTES, EXACT, FLOAT_TEXEL, StoragePrecision, offers
+from gpuedge.plan.storages import (
+    BYTES,
+    EXACT,
+    FLOAT_TEXEL,
+    StoragePrecision,
+    input_storage,
+    offers,
+)
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -114,7 +121,7 @@ def cases(caps: Caps | None = None, test: str = "standard") -> list[KnownAnswer]
         Of `gpuedge.capdb.entries.TESTS`.
     """
     if caps is None:
-        return [*_fixed_cases(), _places_case(LARGEST, is_slow=False), _bytes()]
+        return [*_fixed_cases(), _places_case(LARGEST, is_slow=False), _bytes(), _bytes_read()]
     return _TESTS[test](caps)
 
 
@@ -236,6 +243,22 @@ def _bytes(dtype: str = "uint8", name: str = "every byte", storage: str = "") ->
 
 
 @cache
+def _bytes_read(dtype: str = "uint8", name: str = "bytes from the host") -> KnownAnswer:
+    """256 times every byte, as floats, and the byte in the same place of the turned matrix.
+
+    So every value is read as part of a whole texel and alone, in each of the four places.
+    """
+    x = (np.resize(np.arange(257) % 256, (36, 36)) + np.iinfo(dtype).min).astype(dtype)
+    whole = np.full(1, 256, np.float32)
+    graph = chain(
+        {"x": x, "h": whole}, ("Cast", "x", {"to": 1}), ("Transpose", "1", {}), ("Mul", "1h", {}),
+        ("Add", "23", {}), constants="h",
+    )  # fmt: skip
+    wide = x.astype(np.int64)
+    return _case(name, graph, {"x": x}, 256 * wide + wide.T)
+
+
+@cache
 def _product_of_bytes() -> KnownAnswer:
     """A product that is computed four bytes at a time; no extent is a multiple of its tiles.
 
@@ -271,8 +294,9 @@ def places(name: str, height: int, width: int) -> KnownAnswer:
 
 def _standard(caps: Caps) -> list[KnownAnswer]:
     has_bytes = caps.storages[0] == FLOAT_TEXEL and BYTES["uint8"] in caps.storages
+    reads_bytes = [_bytes_read()] if input_storage("uint8", caps) else []
     products = [_product_of_bytes()] if caps.dot_products > 1 else []
-    return _floats(caps) + ([_bytes()] if has_bytes else []) + products
+    return _floats(caps) + ([_bytes()] if has_bytes else reads_bytes) + products
 
 
 def _floats(caps: Caps) -> list[KnownAnswer]:
@@ -482,6 +506,8 @@ def _storages(caps: Caps) -> list[KnownAnswer]:
     if FLOAT_TEXEL in caps.storages:
         kept = [dtype for dtype, kind in BYTES.items() if kind in caps.storages]
         answers += [_bytes(dtype, f"every {dtype}", FLOAT_TEXEL) for dtype in kept]
+    taken = [dtype for dtype in BYTES if input_storage(dtype, caps)]
+    answers += [_bytes_read(dtype, f"{dtype} from the host") for dtype in taken]
     if offers(caps, "fixed16"):
         answers.append(_fixed16())
     return answers + (_half(caps) if offers(caps, "float16") else [])

@@ -58,9 +58,9 @@ absent  -         absent     -            -               b.json
 """
 LIMITS = """
 device    tensor   texture  bindings   numbers  storage, exact one first
-vulkan:0  128 MiB  -        4          all      buffer buffer_f16
-wgpu:0    128 MiB  -        4          all      buffer buffer_f16
-wgpu:1    128 MiB  -        4          all      buffer buffer_f16
+vulkan:0  128 MiB  -        4          all      buffer buffer_f16 buffer_u8 buffer_s8
+wgpu:0    128 MiB  -        4          all      buffer buffer_f16 buffer_u8 buffer_s8
+wgpu:1    128 MiB  -        4          all      buffer buffer_f16 buffer_u8 buffer_s8
 gles20:0  64 MiB   8192\u00b2    9 (4 out)  finite   rgba8_float rgba8_u8
 """
 

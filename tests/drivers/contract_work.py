@@ -27,11 +27,13 @@ from seam_kernels import (
     tensor,
     uploaded,
 )  # fmt: skip
+from texel_reads import HEAD as READ_HEAD
+from texel_reads import PLACES, READS
 
 from gpuedge import lang
 from gpuedge.backends.base import Binding, Buffer, Dispatch, Usage
 from gpuedge.core.errors import DriverError, InputError, OutOfMemoryError
-from gpuedge.core.storage import KINDS, Storage
+from gpuedge.core.storage import BYTE_DTYPES, KINDS, Storage
 from gpuedge.core.texels import fixed16_step
 
 
@@ -137,7 +139,7 @@ def dtypes(site: Site) -> None:
 
 @rule(TEXTURES)
 def textures_take_float32_only(site: Site) -> None:
-    """A texture converts from float32, and takes nothing else."""
+    """A texture of float32 converts from it, and takes nothing else."""
     storage = Storage(site.device.caps.storages[0], dtype="int8")
     with raises(InputError, "of int8"):
         site.device.alloc(64, Usage.INPUT, storage)
@@ -225,6 +227,72 @@ def numbers(site: Site) -> None:
             for buffer in (first, second, result):
                 device.free(buffer)
             device.release(work.program)
+
+
+def every_byte(dtype: str, texels: int) -> np.ndarray[Any, Any]:
+    """Return every value of a dtype, each in every place of a texel."""
+    return (np.resize(np.arange(257) % 256, texels * 4) + np.iinfo(dtype).min).astype(dtype)
+
+
+@rule(GPUS, staged=True)
+def bytes_are_read(site: Site) -> None:
+    """In every way and beyond the ends, kernels read bytes as the numbers that they are."""
+    device, texels = site.device, 300
+    places = PLACES[:4] if device.caps.dialect == "essl100" else PLACES  # ints are floats there
+    for kind, dtype in BYTE_DTYPES.items():
+        if kind not in device.caps.storages:
+            continue
+        values = every_byte(dtype, texels)
+        storage = Storage(kind, *held_by(dtype), dtype)
+        source = device.alloc(values.nbytes, Usage.INPUT, storage)
+        device.write(source, memoryview(values).cast("B"))
+        floats = uploaded(device, values.astype(np.float32))
+        result = tensor(device, texels, Usage.OUTPUT)
+        for name, text in READS.items():
+            found = []
+            for buffer, kinds in ((source, {"A": kind}), (floats, None)):
+                blob = printed(device, READ_HEAD + text, kinds)
+                work = launch(device, blob, [buffer, result], params={"STEP": 1, "START": 0})
+                for step, start in places:
+                    params = {"STEP": step, "START": start}
+                    push = blob.pack_push([(texels, 1, 1, 1)] * 2, params)
+                    device.write(result, memoryview(np.full(texels * 4, 0.5, np.float32)))
+                    run(device, [dataclasses.replace(work, push=push)], [buffer], [result])
+                    found.append(downloaded(device, result))
+                device.release(work.program)
+            mine, wanted = found[: len(places)], found[len(places) :]
+            np.testing.assert_array_equal(mine, wanted, f"{name} of {kind}")
+            if name in ("load4", "texel"):
+                np.testing.assert_array_equal(mine[0], values)
+        for buffer in (source, floats, result):
+            device.free(buffer)
+
+
+def held_by(dtype: str) -> tuple[float, float]:
+    """Return the least and the greatest value of a dtype."""
+    return float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)
+
+
+@rule(TEXTURES)
+def textures_keep_bytes(site: Site) -> None:
+    """A texture of bytes keeps any range of them."""
+    for kind, dtype in (("rgba8_u8", "uint8"), ("rgba8_s8", "int8")):
+        for texels in (1, 5, 4099):
+            wanted = every_byte(dtype, texels)
+            storage = Storage(kind, *held_by(dtype), dtype)
+            buffer = site.device.alloc(wanted.nbytes, Usage.INPUT, storage)
+            site.device.write(buffer, memoryview(wanted).cast("B"))
+            for start, count in ((0, 1), (1, 2), (wanted.size - 3, 3), (wanted.size // 2, 2)):
+                piece = of_dtype(dtype, count)
+                wanted[start : start + count] = piece
+                site.device.write(buffer, memoryview(piece).cast("B"), start)
+                into = np.zeros(count, dtype)
+                site.device.read(buffer, memoryview(into).cast("B"), start)
+                np.testing.assert_array_equal(into, piece)
+            into = np.zeros_like(wanted)
+            site.device.read(buffer, memoryview(into).cast("B"))
+            np.testing.assert_array_equal(into, wanted)
+            site.device.free(buffer)
 
 
 @rule(TEXTURES)

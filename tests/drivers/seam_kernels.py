@@ -22,7 +22,7 @@ from gpuedge.backends.base import (
 )
 from gpuedge.backends.device import OpenDevice
 from gpuedge.core.kernel import KernelBlob, Number
-from gpuedge.core.storage import READ_AS, TEXELS, Storage
+from gpuedge.core.storage import READ_ONLY, TEXELS, Storage
 from gpuedge.lang import load, print_kernel
 
 Floats = npt.NDArray[np.float32]
@@ -67,12 +67,12 @@ def opened(level: str, **options: Any) -> OpenDevice:
 def printed(device: DeviceImpl, text: str, kinds: Mapping[str, str] | None = None) -> KernelBlob:
     """Print a kernel for a device; tensors without a kind get its default.
 
-    Buffers are of float32, read as texel buffers where `kinds` has it.
+    Buffers are of float32, read as what `kinds` has that is only read.
     """
     kernel = load(text, filename="t.kern")
     if device.caps.storages[0] == "buffer":
-        texels = {n: k for n, k in (kinds or {}).items() if k in READ_AS.values()}
-        return print_kernel(kernel, device.caps.dialect, texels)
+        read = {n: k for n, k in (kinds or {}).items() if k in READ_ONLY}
+        return print_kernel(kernel, device.caps.dialect, read)
     named = {t.name: (kinds or {}).get(t.name, device.caps.storages[0]) for t in kernel.tensors}
     return print_kernel(kernel, device.caps.dialect, named)
 

@@ -26,7 +26,7 @@ FORMS = {"vulkan": ["group", "map", "raw"], "wgpu": ["group", "map"], "gles31": 
 GL = ["GL_RENDERER", "GL_VENDOR", "GL_VERSION"]
 KNOWN = {"vulkan": ["apiVersion", "driverID"], **dict.fromkeys(farm.LEVELS, GL)}
 """What a driver must tell of itself."""
-BUFFERS = ["buffer", "buffer_f16"]
+BUFFERS = ["buffer", "buffer_f16", "buffer_u8", "buffer_s8"]
 LIMITS: dict[str, dict[str, Any]] = {
     # every device is at least as able as the specification's minimum (Required Limits)
     "vulkan": {"max_invocations": 128, "max_shared_bytes": 16384},

@@ -10,7 +10,12 @@ import pytest
 
 from gpuedge.backends.null import NullBackend, NullDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.core.errors import ClosedError, DeviceTimeoutError, OutOfMemoryError
+from gpuedge.core.errors import (
+    ClosedError,
+    DeviceTimeoutError,
+    DriverError,
+    OutOfMemoryError,
+)
 from gpuedge.core.storage import FLOAT32
 from gpuedge.executors.gpu import OTHER_PLACES, GpuExecutable, GpuExecutor
 from gpuedge.executors.resident import DeviceTensor, Resident, Residents
@@ -124,3 +129,52 @@ def test_a_closed_device_has_lost_what_it_had(pair: tuple[NullDevice, GpuExecuto
     del result
     gc.collect()
     assert count(device, "free") == 0
+
+
+def larger(executor: GpuExecutor, dtype: str = "uint8") -> GpuExecutable:
+    """Return the larger of a byte and three."""
+    builder = GraphBuilder()
+    x = builder.input("x", TensorType(dtype, (5, 3)))
+    builder.output(builder.add("Max", [x, builder.constant("c", np.full((), 3, dtype))]))
+    return executor.compile(builder.build(), stays=True)
+
+
+def test_bytes_go_up_as_bytes_in_whole_words(pair: tuple[NullDevice, GpuExecutor]) -> None:
+    device, executor = pair
+    made, x = larger(executor), np.arange(15, dtype=np.uint8).reshape(3, 5).T
+    x.flags.writeable = False
+    made.run(Residents({"x": x}))
+    (buffer,) = (b for b in made._buffers.values() if b.nbytes == 16)
+    assert bytes(buffer.data) == x.tobytes() + b"\0"
+    result = made.run(Residents({"x": Resident.of(np.ascontiguousarray(x))}))
+    assert count(device, "write") == 2 and all(isinstance(r, Resident) for r in result.values())
+
+
+def test_bytes_that_a_kernel_made_are_taken_as_the_floats_that_they_are(
+    pair: tuple[NullDevice, GpuExecutor],
+) -> None:
+    """The same plan over floats is built once, for all of them."""
+    device, executor = pair
+    made, y = larger(executor), Resident.of(np.ones((5, 3), np.uint8))
+    for _ in range(4):
+        (y,) = made.run(Residents({"x": y})).values()
+    assert y.device == "vulkan:0" and not y.is_on_host
+    assert (count(device, "write"), count(device, "read"), count(device, "build")) == (1, 0, 2)
+    other = np.ones((5, 3), np.uint8)
+    made.run(Residents({"x": other}))
+    assert (count(device, "write"), count(device, "build")) == (2, 2)
+    made.close()
+    del y
+    gc.collect()
+    with executor.lock:
+        executor.tensors.tidy(most_bytes=0)
+    assert count(device, "free") == count(device, "alloc")
+
+
+def test_a_driver_may_refuse_the_kernels_over_floats() -> None:
+    """Then bytes are made of them by way of the host."""
+    device, executor = opened(build=[None, DriverError("No.")])
+    made, y = larger(executor), Resident.of(np.ones((5, 3), np.uint8))
+    for _ in range(3):
+        (y,) = made.run(Residents({"x": y})).values()
+    assert (count(device, "write"), count(device, "read"), count(device, "build")) == (3, 2, 2)

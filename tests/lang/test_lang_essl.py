@@ -190,6 +190,20 @@ def test_texel_buffers() -> None:
     assert "#extension" not in plain and "samplerBuffer" not in plain
 
 
+@pytest.mark.parametrize(
+    ("kind", "texel", "one"),
+    [
+        ("buffer_u8", "k_unsigned(b_A[", "float(b_A[f] >> 8u * (i % 4u) & 255u)"),
+        ("buffer_s8", "k_signed(b_A[", "float(int(b_A[f] << 24u - 8u * (i % 4u)) >> 24)"),
+    ],
+)
+def test_bytes_of_buffers(kind: str, texel: str, one: str) -> None:
+    text = COPY.replace("load4(A, p)", "load4(A, p) + load1(A, p.x)")
+    code = lang.print_kernel(lang.load(text, filename="t"), "essl310", {"A": kind}).code.decode()
+    assert "highp uint b_A[];" in code and "highp vec4 b_O[];" in code
+    assert texel in code and one in code
+
+
 def test_specs_are_macros() -> None:
     blob = lang.print_kernel(sample("affine"), "essl310")
     text = blob.specialised({"LX": 8, "FLOOR": -0.5, "CLAMP": True}, {"ROW": 64})

@@ -268,6 +268,27 @@ def test_halves_are_valid(name: str) -> None:
     assert blob.digest != printed(name).digest
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["buffer_u8", "buffer_s8"])
+def test_bytes_are_valid(name: str, kind: str) -> None:
+    """With every tensor that is read kept as bytes, four to a word."""
+    kernel = lang.load((SAMPLES / f"{name}.kern").read_text(), filename=f"{name}.kern")
+    read = {t.name: kind for t in kernel.tensors if t.access == "read"}
+    blob = lang.print_kernel(kernel, "spirv", read)
+    assert_valid(blob.code)
+    assert {t.name: t.storage for t in blob.tensors if t.storage == kind} == read
+    assert ("ShiftRightArithmetic" in disassembly(blob.code)) is (kind == "buffer_s8")
+
+
+@pytest.mark.parametrize("dialect", ["spirv", "wgsl", "essl310"])
+@pytest.mark.parametrize("kind", ["buffer_u8", "texels", "image_f16"])
+def test_what_is_only_read_is_not_written(dialect: str, kind: str) -> None:
+    kernel = lang.load((SAMPLES / "affine.kern").read_text(), filename="affine.kern")
+    with pytest.raises(KernelError, match="tensor O is written") as caught:
+        lang.print_kernel(kernel, dialect, {"O": kind})
+    assert f"{kind} is only read" in str(caught.value)
+
+
 LANES = (
     "kernel group t;\nin tensor A;\nout tensor O;\nconst int SHARE = 1;\nlocal_size(8, 1, 1);\n"
     "void main() { vec4 v = SHARE > 0 ? lane_value(texel(A, lane_id()), 7) : texel(A, 0);\n"

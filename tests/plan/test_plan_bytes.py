@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,10 +11,11 @@ from planrun import FLOAT_TEXTURES, TEXTURES, plan_device, run_graph, seen_by
 from single_node import single
 
 import gpuedge
-from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import DTypeError, InputError, UnsupportedOpError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, TensorType
+from gpuedge.plan.plan import Plan
 from gpuedge.plan.planner import plan, why_not
 
 BOTH = ("int8", "uint8")
@@ -32,12 +34,82 @@ X = (2, 5, 7, 6)
 
 @pytest.mark.parametrize(("dtype", "kind"), [("int8", "rgba8_s8"), ("uint8", "rgba8_u8")])
 def test_bytes_take_a_quarter_where_a_number_takes_a_texel(dtype: str, kind: str) -> None:
-    for caps, storage in (
-        (TEXTURES, kind), (FLOAT_TEXTURES, "rgba32f"), (VULKAN_MINIMUM, "buffer"),
+    """What comes from the host does everywhere."""
+    word = f"buffer_{kind[-2:]}"
+    for caps, storages in (
+        (TEXTURES, {kind}), (FLOAT_TEXTURES, {"rgba32f", kind}), (VULKAN_MINIMUM, {"buffer", word}),
+        (replace(VULKAN_MINIMUM, storages=("buffer", "buffer_f16")), {"buffer"}),
     ):  # fmt: skip
         device = plan_device(caps)
         gpuedge.max_pool2d(numbers(dtype, X), 3, device=device)
-        assert seen_by(device).storages == {storage}
+        assert seen_by(device).storages == storages
+
+
+def kept(made: Plan) -> list[tuple[str, list[str], str]]:
+    """Return of each pass its operation, the kinds of what it reads, and of what it writes."""
+    return [
+        (
+            one.source.kernel.rpartition("/")[2],
+            [made.tensors[n].storage.kind for n in one.tensors.values() if n not in one.outputs],
+            made.tensors[one.outputs[0]].storage.kind,
+        )
+        for one in made.passes
+    ]
+
+
+def test_maps_and_sums_read_bytes_as_they_are() -> None:
+    b = GraphBuilder()
+    x = b.add("Cast", [b.input("x", TensorType("uint8", (5, 7, 3)))], {"to": 1})
+    turned = b.add("Transpose", [b.add("Mul", [x, x])], {"perm": (2, 0, 1)})
+    b.output(turned, b.add("ReduceMax", [x]))
+    passes = kept(plan(b.build(), VULKAN_MINIMUM))
+    assert [kinds for _, *kinds in passes] == [[["buffer_u8"], "buffer"]] * 2
+
+
+def test_what_reads_them_again_and_again_reads_floats() -> None:
+    """One pass makes those of a matrix, for both products; images are packed anyway."""
+    b = GraphBuilder()
+    x = b.input("x", TensorType("uint8", (12, 8)))
+    y, z = (b.constant(n, numbers("int8", (8, 16), i)) for i, n in enumerate("yz"))
+    b.output(b.add("MatMulInteger", [x, y]), b.add("MatMulInteger", [x, z]))
+    passes = kept(plan(b.build(), VULKAN_MINIMUM))
+    assert [kinds for _, *kinds in passes if "buffer_u8" in kinds[0]] == [[["buffer_u8"], "buffer"]]
+    assert passes[0][0] == "elementwise" and len(passes) == 3
+    b = GraphBuilder()
+    x = b.input("x", TensorType("uint8", (1, 3, 8, 8)))
+    b.output(b.add("ConvInteger", [x, b.constant("w", numbers("int8", (4, 3, 3, 3)))]))
+    first, *rest = kept(plan(b.build(), VULKAN_MINIMUM))
+    assert first[1:] == (["buffer_u8"], "buffer") and first[0].startswith("pack")
+    assert all("buffer_u8" not in read for _, read, _ in rest)
+
+
+@pytest.mark.parametrize("caps", [VULKAN_MINIMUM, FLOAT_TEXTURES, TEXTURES])
+def test_an_input_that_is_a_result_is_copied_to_what_kernels_write(caps: Caps) -> None:
+    b = GraphBuilder()
+    x = b.input("x", TensorType("int8", (3, 5)))
+    b.output(b.add("Identity", [x]), b.add("Reshape", [x, b.constant("s", np.array([15]))]))
+    graph = b.build()
+    written = "rgba8_s8" if caps is TEXTURES else caps.storages[0]
+    assert {kind for *_, kind in kept(plan(graph, caps))} == {written}
+    values = numbers("int8", (3, 5))
+    for found in run_graph(graph, {"x": values}, caps).values():
+        np.testing.assert_array_equal(found.reshape(3, 5), values)
+
+
+def test_a_buffer_takes_four_times_as_many_bytes_as_floats() -> None:
+    """A texture does not: it is its texels that are limited."""
+    b = GraphBuilder()
+    x = b.input("x", TensorType("uint8", (64, 1024)))
+    b.output(b.add("ReduceSum", [b.add("Cast", [x], {"to": 1})]))
+    graph, values = b.build(), numbers("uint8", (64, 1024))
+    small = replace(VULKAN_MINIMUM, max_storage_buffer_bytes=1 << 16)
+    (found,) = run_graph(graph, {"x": values}, small).values()
+    assert found == values.sum() < 2**24
+    smaller = replace(small, max_storage_buffer_bytes=(1 << 16) - 16)
+    textures = replace(FLOAT_TEXTURES, max_storage_buffer_bytes=1 << 16)
+    for caps, nbytes in ((smaller, 1 << 16), (textures, 1 << 18)):
+        with pytest.raises(UnsupportedOpError, match=f"binds a tensor of {nbytes} bytes"):
+            plan(graph, caps)
 
 
 def test_models_of_bytes_and_floats() -> None:

@@ -55,6 +55,7 @@ def test_cases_are_awkward_and_repeatable() -> None:
         "convolution random",
         "every place",
         "every byte",
+        "bytes from the host",
     ]
     for a, b in zip(first, second, strict=True):
         np.testing.assert_array_equal(a.expected, b.expected)
@@ -96,17 +97,55 @@ def test_every_exponent_and_both_signs_are_there() -> None:
 def test_bytes_are_tested_where_they_are_kept_as_bytes() -> None:
     """Elsewhere they are float32, and the kernel would be the one of the places once more."""
     textures = ("rgba8_float", "rgba16f", "rgba8_u8", "rgba8_s8")
-    for storages, has_bytes in (
-        (("buffer",), False),
-        (("rgba32f", "rgba8_float", "rgba8_u8"), False),
-        (("rgba8_float", "rgba16f"), False),
-        (textures, True),
+    for storages, case, is_written in (
+        (("buffer",), None, False),
+        (("buffer", "buffer_f16", "buffer_u8"), "bytes from the host", False),
+        (("rgba32f", "rgba8_float", "rgba8_u8"), "bytes from the host", False),
+        (("rgba8_float", "rgba16f"), None, False),
+        (textures, "every byte", True),
     ):
         caps = replace(VULKAN_MINIMUM, storages=storages)
         names = [c.name for c in kat.cases(caps)]
-        assert ("every byte" in names) is has_bytes
+        assert [name for name in names if "byte" in name] == [case] * (case is not None)
         kind = Storages({"x": "uint8"}, {}, caps).of("x").kind
-        assert (kind == "rgba8_u8") is has_bytes
+        assert (kind == "rgba8_u8") is is_written
+
+
+def numbers_read(word: Any, shift: Any, dtype: str) -> Any:
+    """Return the bytes of words from a bit on, as kernels shift them out."""
+    if dtype == "uint8":
+        return word >> shift & 255
+    return (word << 24 - shift).astype(np.uint32).view(np.int32) >> 24
+
+
+MISREAD: dict[str, Any] = {
+    "the bytes of a word turned round": lambda w, s, d: numbers_read(w, 24 - s, d),
+    "one bit less": lambda w, s, d: numbers_read(w, s, d) & ~1,
+    "the highest bit lost": lambda w, s, d: numbers_read(w & 0x7F7F7F7F, s, d),
+    "no sign, or a sign": lambda w, s, d: numbers_read(w, s, {"uint8": "int8"}.get(d, "uint8")),
+    "the last byte with those before it": lambda w, s, d: numbers_read(w, s, d) | (s == 24) * 256,
+    "by rows of four": lambda w, s, d: numbers_read(w, s * 0, d),
+}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("name", MISREAD)
+def test_bytes_that_are_read_wrongly_are_noticed(dtype: str, name: str) -> None:
+    """As part of a texel or alone, each on its own."""
+    case = kat._bytes_read(dtype, "bytes")
+    x = case.inputs["x"]
+    places = [set(x.ravel()[lane::4].tolist()) for lane in range(4)]
+    assert all(len(place) == 256 for place in places)
+    words = x.ravel().view(np.uint32).repeat(4).astype(np.int64)
+    shifts = np.tile([0, 8, 16, 24], x.size // 4)
+    right, wrong = (
+        read(words, shifts, dtype).astype(np.int64).reshape(x.shape)
+        for read in (numbers_read, MISREAD[name])
+    )
+    for whole, alone, is_right in ((right, right, True), (wrong, right, False),
+                                   (right, wrong, False)):  # fmt: skip
+        run = (256 * whole + alone.T).astype(np.float32)
+        assert (judge_runs(case, [run])[0] is None) is is_right
 
 
 def test_products_of_bytes_are_tested_before_they_are_used() -> None:

@@ -21,7 +21,7 @@ from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.api import Gl
 from gpuedge.core import texels
 from gpuedge.core.errors import DriverError, InputError, OutOfMemoryError
-from gpuedge.core.storage import BUFFER, Storage
+from gpuedge.core.storage import BUFFER, BYTE_DTYPES, Storage
 from gpuedge.core.texels import Bytes
 
 TEXEL = 16
@@ -213,12 +213,15 @@ class GlesTexture:
     `frame` is the framebuffer that renders to it. `plain` is the same in one layer, where an
     application was given it; `plain_frame` renders to that, and `plain_program` draws it.
 
-    `units` physical texels keep four numbers.
+    Four numbers are `texel` bytes of the host and `units` physical texels; `span` are the fewest
+    bytes of the host that fill places of all layers, and how many places those are.
     """
 
     nbytes: int
     storage: Storage
+    texel: int
     units: int
+    span: tuple[int, int]
     form: Format
     width: int
     height: int
@@ -231,7 +234,7 @@ class GlesTexture:
     @property
     def is_plain(self) -> bool:
         """Whether its bytes are those of the host."""
-        return self.form.read_bytes == self.form.nbytes == TEXEL or self.units == 4
+        return self.form.read_bytes == self.form.nbytes == self.texel or self.units == 4
 
 
 class Textures:
@@ -252,17 +255,18 @@ class Textures:
         self.row = row_length(max_size, layers)
 
     def alloc(self, nbytes: int, _: Usage, storage: Storage) -> GlesTexture:
-        """Make a texture for `nbytes` bytes of float32. Raises OutOfMemoryError."""
+        """Make a texture for `nbytes` bytes of the host. Raises OutOfMemoryError."""
         if storage.kind == BUFFER and storage.dtype == "float32":
             storage = Storage(self._default)
         form = self._formats.get(physical(storage.kind))
-        if form is None or storage.dtype != "float32":
+        if form is None or storage.dtype not in ("float32", BYTE_DTYPES.get(storage.kind)):
             raise InputError(
                 f"This device keeps no tensors of {storage.dtype} as {storage.kind}.",
                 known=f"its formats, of float32: {', '.join(self._formats)}",
             )
-        units = storage.about.units
-        count = self._places(max(1, nbytes), units)
+        texel, units = storage.texel_bytes, storage.about.units
+        span = texel * max(1, self.layers // units), max(1, units // self.layers)
+        count = -(-max(1, nbytes) // span[0]) * span[1]
         width, height = min(self.row, count), -(-count // self.row)
         if height > self._max_size:
             raise OutOfMemoryError(
@@ -271,7 +275,7 @@ class Textures:
                 f"{self._max_size} per side",
             )
         name = make_texture(self._gl, form, width, height, self.layers)
-        return GlesTexture(nbytes, storage, units, form, width, height, name)
+        return GlesTexture(nbytes, storage, texel, units, span, form, width, height, name)
 
     def free(self, texture: GlesTexture) -> None:
         """Delete a texture and all that was made for it."""
@@ -289,22 +293,14 @@ class Textures:
 
     def area(self, texture: GlesTexture, nbytes: int) -> tuple[int, int]:
         """Return the width and height that the first `nbytes` bytes of a texture cover."""
-        count = self._places(nbytes, texture.units)
+        span, places = texture.span
+        count = -(-nbytes // span) * places
         return min(self.row, count), -(-count // self.row)
 
-    def _places(self, nbytes: int, units: int) -> int:
-        """Return how many places in each layer the texels of so many bytes take."""
-        span, places = self._span(units)
-        return -(-nbytes // span) * places
-
-    def _span(self, units: int) -> tuple[int, int]:
-        """Return the fewest bytes of the host that fill places of all layers, and those places."""
-        return TEXEL * max(1, self.layers // units), max(1, units // self.layers)
-
     def write(self, texture: GlesTexture, data: memoryview, offset: int) -> None:
-        """Copy host bytes of float32 into a texture, whole texels or not."""
+        """Copy bytes of the host into a texture, whole texels or not."""
         raw = np.frombuffer(data, np.uint8)
-        span, places = self._span(texture.units)
+        span, places = texture.span
         head, tail = offset % span, -(offset + raw.size) % span
         if head or tail:  # keep what else is at the first and last place
             whole = np.zeros(head + raw.size + tail, np.uint8)
@@ -316,7 +312,9 @@ class Textures:
             whole[head : head + raw.size] = raw
             raw, offset = whole, offset - head
         count, at = raw.size // span * places, 0
-        if not texture.is_plain:
+        if texture.texel != TEXEL:
+            raw = texels.moved(raw, texture.storage)
+        elif not texture.is_plain:
             raw = texels.encoded(raw.view(np.float32), texture.storage)
         for box in boxes(offset // span * places, count, self.row):
             size = box[2] * box[3] * self.layers * texture.form.nbytes
@@ -324,18 +322,21 @@ class Textures:
             at += size
 
     def read(self, texture: GlesTexture, into: Any, offset: int) -> None:
-        """Copy texels to host bytes of float32, whole texels or not."""
+        """Copy texels to bytes of the host, whole texels or not."""
         target = np.frombuffer(into, np.uint8)
         if not target.size:
             return
-        form, (span, places) = texture.form, self._span(texture.units)
+        form, (span, places) = texture.form, texture.span
         head = offset % span
         count = -(-(head + target.size) // span) * places
         size = count * self.layers * form.read_bytes
         straight = texture.is_plain and not head and target.size == size
         raw = target if straight else np.empty(size, np.uint8)
         self._fetch(texture, raw, offset // span * places, count)
-        if not straight:
+        if texture.texel != TEXEL:
+            raw = texels.moved(raw, texture.storage)
+            target[:] = raw[head : head + target.size]
+        elif not straight:
             kind = texture.storage
             if form.read_bytes != form.nbytes:  # halves, read as floats
                 kind = Storage("rgba32f")

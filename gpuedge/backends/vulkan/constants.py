@@ -61,7 +61,7 @@ TEXEL_FORMATS = {TEXELS: 109, HALF_TEXELS: 97}
 """VkFormat of what kernels read as a texel buffer: four float32, four float16."""
 TEXTURE_FORMATS = {COPIED_AS[kind]: TEXEL_FORMATS[READ_AS[kind]] for kind in READ_AS}
 """VkFormat of what they read as a texture."""
-TEXTURE_BYTES = {COPIED_AS[kind]: KINDS[kind].buffer_bytes for kind in READ_AS}
+TEXTURE_BYTES = {COPIED_AS[kind]: KINDS[kind].unit_bytes for kind in READ_AS}
 """Bytes of a texel of it."""
 DESCRIPTORS = {
     **dict.fromkeys(TEXEL_FORMATS, DESCRIPTOR_UNIFORM_TEXEL_BUFFER),

@@ -346,7 +346,7 @@ class _Reader:
                           c.USE_SAMPLED, 0, about)  # fmt: skip
             if result != c.SUCCESS or about.maxExtent.width < TEXTURE_ROW:
                 return 0
-            row_bytes = TEXTURE_ROW * KINDS[BUFFER].buffer_bytes
+            row_bytes = TEXTURE_ROW * KINDS[BUFFER].unit_bytes
             most = min(most, about.maxExtent.height, about.maxResourceSize // row_bytes)
         return int(most)
 

@@ -25,7 +25,7 @@ _FORMATS = {BUFFER: 0x29, HALF_BUFFER: 0x28}  # RGBA32Float and RGBA16Float
 _COPIES = (*COPIED_AS.items(), *LOADED_AS.items())
 TEXTURE_FORMATS = {copy: _FORMATS[kind] for kind, copy in _COPIES}
 """WGPUTextureFormat by storage kind."""
-TEXEL_BYTES = {copy: KINDS[kind].buffer_bytes for kind, copy in _COPIES}
+TEXEL_BYTES = {copy: KINDS[kind].unit_bytes for kind, copy in _COPIES}
 CALLBACK_ALLOW_SPONTANEOUS = 3
 
 INSTANCE_EXTRAS = 0x00030004  # WGPUSType_InstanceExtras
