@@ -58,7 +58,8 @@ MOST_MOVING = 3
 FAR = 1000.0
 """Beyond this nothing is promised about sine and cosine (``docs/numerics.md``)."""
 
-ROUNDING = frozenset(("floor", "ceil", "round", "sign", "above", "equal", "none"))
+STEPS = ("steps8", "steps16")
+ROUNDING = frozenset(("floor", "ceil", "round", *STEPS, "sign", "above", "equal", "none"))
 """Functions that make whole numbers of any."""
 
 KEEPING = frozenset(("add", "sub", "mul", "neg", "abs", "max", "min", "and", "pick", "keep_nan"))
@@ -405,10 +406,10 @@ def _reach(x: Num) -> float:
 def _applied(function: str, args: list[Num]) -> Num:
     """Return a function of numbers with errors; nothing is known where it is not promised."""
     number = FUNCTIONS[function].error(*args)
-    x = args[-1] if function == "div" else args[0]
+    x = args[-1] if function in ("div", *STEPS) else args[0]
     if function in ("sin", "cos"):
         return Num(number.v, np.where(np.abs(x.v) > FAR, np.inf, number.e))
-    if function in ("log", "div", "pow"):  # zero is possible
+    if function in ("log", "div", "pow", *STEPS):  # zero is possible
         return Num(number.v, np.where((np.abs(x.v) <= x.e) & (x.e > 0), np.inf, number.e))
     return number
 

@@ -47,6 +47,47 @@ class Function:
     error: Callable[..., Num]
 
 
+# round(a / b) where drivers divide with up to 2.5 ULP (Vulkan and OpenGL ES allow that; an H100 is
+# 2 off). What is within 4 ULP of a tie is divided anew, digit by digit: 2 |a| = steps |b| + rest.
+# Each difference is exact, for operands are within a factor of two (Sterbenz 1974). The rest tells
+# on which side of the tie the quotient lies, or whether its rounding falls on it: `edge` is half a
+# unit in its last place. Quotients of `most` and more are beyond the integers asked for.
+_STEPS = """
+float steps{places}_1(float a, float b) {{
+    float q = a / b;
+    float whole = roundeven(q);
+    float size = abs(q);
+    if (abs(size - floor(size) - 0.5) <= size * 4.76837158203125e-7 && size < {most}) {{
+        float unit = abs(b);
+        float rest = 2.0 * abs(a);
+        float steps = 0.0;
+        float lead = 0.5;
+        float place = {most};
+        for (int i = 0; i < {places}; i++) {{
+            float part = unit * place;
+            bool fits = rest >= part;
+            lead = fits && steps == 0.0 ? place : lead;
+            rest = fits ? rest - part : rest;
+            steps = fits ? steps + place : steps;
+            place = place * 0.5;
+        }}
+        float below = floor(steps * 0.5);
+        bool odd = steps - 2.0 * below == 1.0;
+        float edge = unit * lead * 5.9604644775390625e-8;
+        bool tie = (odd ? rest : unit - rest) <= edge;
+        bool up = tie ? below - 2.0 * floor(below * 0.5) == 1.0 : odd;
+        whole = (q < 0.0 ? -1.0 : 1.0) * (up ? below + 1.0 : below);
+    }}
+    return whole;
+}}
+"""
+
+_EACH = """
+vec4 {name}_4(vec4 a, vec4 b) {{
+    return vec4({name}_1(a.x, b.x), {name}_1(a.y, b.y), {name}_1(a.z, b.z), {name}_1(a.w, b.w));
+}}
+"""
+
 HELPERS: dict[str, str] = {
     # max() and min() may return either operand where one is NaN (SPIR-V, GLSL.std.450 FMax), and
     # compilers turn comparisons round as if there were none (Mesa 22.3 under OpenGL): NaN has to
@@ -211,6 +252,14 @@ float pow1(float a, float b) {
     return numbers || b == 0.0 || a == 1.0 ? all : a + b;
 }
 """,
+    **{
+        name: text
+        for places in (10, 18)
+        for name, text in {
+            f"steps{places}_1": _STEPS.format(places=places, most=2.0 ** (places - 1)),
+            f"steps{places}_4": _EACH.format(name=f"steps{places}"),
+        }.items()
+    },
     "pow4": """
 vec4 pow4(vec4 a, vec4 b) {
     return vec4(pow1(a.x, b.x), pow1(a.y, b.y), pow1(a.z, b.z), pow1(a.w, b.w));
@@ -303,6 +352,15 @@ def _monotone(f: Callable[..., Any]) -> Callable[[Num], Num]:
     return both
 
 
+def _steps(a: Num, b: Num) -> Num:
+    """The integer that a quotient, correctly rounded, rounds to; of errors, as for a quotient."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        sure = np.rint(a.v.astype(np.float32) / b.v.astype(np.float32)).astype(np.float64)
+    loose = _monotone(np.rint)(a / b)
+    exact = (a.e == 0) & (b.e == 0)
+    return Num(np.where(exact, sure, loose.v), np.where(exact, 0.0, loose.e))
+
+
 def _pick(c: Num, a: Num, b: Num) -> Num:
     """Take either branch; where the condition is not certain, both are possible."""
     yes = c.v > 0.5
@@ -385,6 +443,8 @@ FUNCTIONS: dict[str, Function] = {
     "floor": _built_in(_call("floor"), np.floor, _monotone(np.floor)),
     "ceil": _built_in(_call("ceil"), np.ceil, _monotone(np.ceil)),
     "round": _built_in(_call("roundeven"), np.rint, _monotone(np.rint)),
+    "steps8": _helped("steps10_4", "steps10_1", lambda a, b: np.rint(np.divide(a, b)), _steps),
+    "steps16": _helped("steps18_4", "steps18_1", lambda a, b: np.rint(np.divide(a, b)), _steps),
     "exp": _built_in(_call("exp"), np.exp, Num.exp),
     "log": _helped("log4", "log1", np.log, Num.log),
     "sqrt": _built_in(_call("sqrt"), np.sqrt, Num.sqrt),
@@ -413,7 +473,8 @@ FUNCTIONS: dict[str, Function] = {
 }  # fmt: skip
 """Every function by name. ``and`` has the bits of both;
 ``above``, ``equal`` and ``none`` (NaN) are 1 or 0; ``pick`` takes its
-second argument where the first is 1, else its third;
+second argument where the first is 1, else its third; ``steps8`` and
+``steps16`` round a quotient, correctly rounded, to an integer of 8 or 16 bits (ties to even);
 ``keep_nan(r, a)`` is `r`, or `a` where that is NaN; ``half`` rounds to float16."""
 
 EXACT = frozenset(

@@ -67,9 +67,15 @@ def _along(parameter: Tensor, x: Tensor, call: OperatorCall) -> Tensor:
     return view(parameter, x.shape, to)
 
 
-def _requantised(value: Expr, zero: Expr | float, dtype: str) -> Expr:
+def _requantised(steps: Expr, zero: Expr | float, dtype: str) -> Expr:
+    """Return whole steps and the zero point as a number of a type, which has limits."""
     low, high = limits(dtype)
-    return apply("min", apply("max", apply("round", value) + zero, low), high)
+    return apply("min", apply("max", steps + zero, low), high)
+
+
+def _steps(x: Expr, scale: Expr, dtype: str) -> Expr:
+    """Return how many steps of a scale a number is, as an integer that a type may hold."""
+    return apply("steps8" if dtype in BYTES else "steps16", x, scale)
 
 
 def _quantize(call: OperatorCall) -> Tensor:
@@ -80,9 +86,10 @@ def _quantize(call: OperatorCall) -> Tensor:
     if dtype not in SMALL:
         raise call.unsupported(f"gives {dtype}; only {', '.join(SMALL)} are known")
     if zero is None:
-        return mapped(lambda x, s: _requantised(x / s, 0.0, dtype), x, scale, dtype=dtype)
-    return mapped(lambda x, s, z: _requantised(x / s, z, dtype), x, scale, _along(zero, x, call),
-                  dtype=dtype)  # fmt: skip
+        return mapped(lambda x, s: _requantised(_steps(x, s, dtype), 0.0, dtype), x, scale,
+                      dtype=dtype)  # fmt: skip
+    return mapped(lambda x, s, z: _requantised(_steps(x, s, dtype), z, dtype), x, scale,
+                  _along(zero, x, call), dtype=dtype)  # fmt: skip
 
 
 def _quantize_dynamically(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,8 +109,12 @@ def _quantize_dynamically(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor]:
         return apply("pick", apply("above", step, 0.0), step, 1.0)
 
     scale = mapped(scaled, least, most)
-    zero = mapped(lambda v, s: _requantised(0.0 - v / s, 0.0, "uint8"), least, scale, dtype="uint8")
-    y = mapped(lambda v, s, z: _requantised(v / s, z, "uint8"), x, scale, zero, dtype="uint8")
+
+    def code(x: Expr, scale: Expr, zero: Expr | float = 0.0) -> Expr:
+        return _requantised(_steps(x, scale, "uint8"), zero, "uint8")
+
+    zero = mapped(lambda v, s: code(0.0 - v, s), least, scale, dtype="uint8")
+    y = mapped(code, x, scale, zero, dtype="uint8")
     return y, scale, zero
 
 
@@ -194,11 +205,12 @@ def _scaled(
     if all(s.array is not None for s in (x, w, y)):  # division differs from device to device
         factor = constant(evaluate([factor], {})[0])
     dtype = call.input(0).dtype if zero is None else zero.dtype
-    number = as_floats(total)
-    if zero is None:
-        return mapped(lambda v, f: _requantised(v * f, 0.0, dtype), number, factor, dtype=dtype)
-    return mapped(lambda v, f, z: _requantised(v * f, z, dtype), number, factor,
-                  reshape(zero, ()), dtype=dtype)  # fmt: skip
+    given = [as_floats(total), factor, *([] if zero is None else [reshape(zero, ())])]
+
+    def code(v: Expr, f: Expr, z: Expr | float = 0.0) -> Expr:
+        return _requantised(apply("round", v * f), z, dtype)
+
+    return mapped(code, *given, dtype=dtype)
 
 
 def _qlinear_matmul(call: OperatorCall) -> Tensor:
