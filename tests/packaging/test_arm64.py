@@ -1,4 +1,4 @@
-"""tools/arm64.py with stand-ins for apt, dpkg and the tree; `make test-arm64` runs the real ones."""
+"""tools/arm64.py with stand-ins for apt, dpkg and the tree; `make test-arm64` runs real ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import arm64
+import install_table
 import pytest
 
 LEVELS = ("vulkan", "wgpu", "gles31", "gles30", "gles20")
@@ -40,7 +41,8 @@ class Tree:
     """A tree in which commands give what they are told to."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.probe, self.doctor, self.smoke = probe(), doctor(), RIGHT
+        self.probe, self.doctor = probe(), doctor()
+        self.smoke, self.wrong_products = RIGHT, list[str]()
         self.results = {level: conformance() for level in LEVELS}
         self.calls: list[tuple[str, ...]] = []
         for name, place in (("PLACE", ""), ("TREE", "tree"), ("WHEELS", "wheels")):
@@ -59,7 +61,7 @@ class Tree:
         if command[1:3] == ("-m", "venv"):
             (arm64.TREE / "root" / "venv").mkdir()
         if command[0] != "gpuedge":
-            return json.dumps(self.smoke)
+            return json.dumps(self.smoke if install_table.SMOKE in command else self.wrong_products)
         found = {"probe": self.probe, "doctor": self.doctor}
         return json.dumps(found.get(command[1]) or self.results[command[4]])
 
@@ -99,6 +101,10 @@ def no_model(tree: Tree) -> None:
     tree.smoke = RIGHT[:-1]
 
 
+def bytes_overflow(tree: Tree) -> None:
+    tree.wrong_products = ["MatMulInteger of int8 by constant int8"]
+
+
 def case_fails(tree: Tree) -> None:
     tree.results["gles30"] = conformance(passed=3, failed=1)
 
@@ -123,6 +129,7 @@ def compiler(tree: Tree) -> None:
         (doctor_fails, "doctor: package onnx: not here"),
         (no_textures, "did not compute right: gles20:0"),
         (no_model, "did not compute right: model"),
+        (bytes_overflow, "wrong on the CPU: MatMulInteger of int8 by constant int8"),
         (case_fails, "gles30: conv2d/one: 45 is 44"),
         (nothing_ran, "wgpu: of 5 cases 0 passed"),
         (cut_short, "wgpu: of 5 cases 2 passed"),
