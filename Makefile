@@ -28,6 +28,7 @@ test-arm64: ## install the wheel on an emulated arm64 Linux and run it on every 
 	@$(PY) tools/arm64.py $(if $(SHARD),--shard $(SHARD))
 
 release-check: drivers ## run every campaign (hours), write their results to the docs; goes on where it was interrupted
+	@sh tools/setup.sh arm64
 	@$(PY) tools/release_check.py
 
 drivers: ## set up for tests and fetch the test drivers; fails if one is missing
