@@ -5,11 +5,11 @@ PYTEST_FLAGS ?= -n 3 --dist worksteal
 # tests start a thousand processes; without compiled modules each compiles the package anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long release-check drivers conformance onnx-cases networks generate lint bench clean
+.PHONY: help demo test test-long test-arm64 release-check drivers conformance onnx-cases networks generate lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 demo: ## set up, then filter a photograph and classify digits on every device found here
 	@sh tools/setup.sh demo
@@ -23,7 +23,12 @@ test-long: ## set up, then run the long tests (hours), or with SAMPLE=8 always t
 	@sh tools/setup.sh test
 	@$(PY) -m pytest $(PYTEST_FLAGS) -m 'long or in_turn' $(if $(SAMPLE),--sample $(SAMPLE))
 
+test-arm64: ## install the wheel on an emulated arm64 Linux and run it on every level (hours), or with SHARD=1/100 a part
+	@sh tools/setup.sh arm64
+	@$(PY) tools/arm64.py $(if $(SHARD),--shard $(SHARD))
+
 release-check: drivers ## run every campaign (hours), write their results to the docs; goes on where it was interrupted
+	@sh tools/setup.sh arm64
 	@$(PY) tools/release_check.py
 
 drivers: ## set up for tests and fetch the test drivers; fails if one is missing
@@ -57,5 +62,5 @@ bench: ## set up, then run the benchmarks
 	done; [ -n "$$found" ] || echo "no benchmarks yet"
 
 clean: ## remove .venv and everything built or cached in the checkout
-	rm -rf .venv .drivers dist build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .drivers .arm64 dist build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

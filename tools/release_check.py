@@ -30,6 +30,7 @@ TOOLS = {
     "onnx-cases": ("tools/onnx_cases.py", "--resume"),
     "networks": ("tools/networks.py", "--run"),
     "variants": ("benchmarks/variants.py",),
+    "arm64": ("tools/arm64.py",),
 }
 """Campaigns that are tools, with what they are given."""
 

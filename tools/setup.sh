@@ -1,8 +1,9 @@
 #!/bin/sh
 # Sets up a checkout for `make demo`, `make test` or `make lint`: system packages, then the
 # environment .venv, then, for tests, the drivers in .drivers that no system package has. To check
-# style and types takes the environment of the tests, and no driver.
-# Usage: tools/setup.sh demo|test|lint
+# style and types takes the environment of the tests, and no driver; to try arm64 takes that and an
+# emulator (tools/arm64.py).
+# Usage: tools/setup.sh demo|test|lint|arm64
 #
 # Safe to run again at any time: what is already there is left alone, without using the network.
 # Without the rights to install system packages it says what is missing and goes on; the library
@@ -10,8 +11,8 @@
 set -eu
 
 purpose=${1:-test}
-case $purpose in demo | test | lint) ;; *)
-  echo "usage: tools/setup.sh demo|test|lint" >&2
+case $purpose in demo | test | lint | arm64) ;; *)
+  echo "usage: tools/setup.sh demo|test|lint|arm64" >&2
   exit 2
   ;;
 esac
@@ -84,6 +85,7 @@ install_drivers() {
     return 0
   fi
   packages="libvulkan1 mesa-vulkan-drivers libegl1 libgles2 libegl-mesa0 libgl1-mesa-dri"
+  [ "$purpose" != arm64 ] || packages="qemu-user-static"
   if [ "$purpose" = test ]; then
     packages="$packages vulkan-validationlayers spirv-tools glslang-tools"
     # A node from elsewhere brings its own npm, which Debian's packages would conflict with.
@@ -154,9 +156,9 @@ install_drivers
 check_python
 
 # The stamp changes with pyproject.toml and with the place of the checkout (a moved .venv is dead).
-# What the tests need includes what the demo needs, and is what the checks of style need.
+# What the tests need includes what the demo needs, and is what the other purposes need.
 stamp=$purpose
-[ "$purpose" != lint ] || stamp=test
+case $purpose in lint | arm64) stamp=test ;; esac
 key=$({ cat pyproject.toml; pwd; } | sha256sum | cut -c1-16)
 if [ ! -e "$venv/.setup-$stamp-$key" ] && [ ! -e "$venv/.setup-test-$key" ]; then
   make_venv

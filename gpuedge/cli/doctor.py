@@ -30,6 +30,7 @@ from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.identity import Identity
 from gpuedge.core.system import is_android
 from gpuedge.core.text import Table, plain
+from gpuedge.core.times import ADVISED_S
 from gpuedge.probing import api, pins, show
 from gpuedge.probing.report import ProbeReport, ProbeRow, driver_name
 from gpuedge.runtime.strings import AUTO, CPU, find, parse
@@ -62,7 +63,7 @@ REMEDIES = {
     "no-highp": "none: this GPU computes with 16 bits in fragment shaders",
     "bad-manifest": "reinstall the package that owns the manifest, or remove the manifest",
     "missing-library": "reinstall the driver's package; `ldd` on its library shows what it lacks",
-    "deadline": "try a longer deadline: gpuedge probe --refresh --deadline 60",
+    "deadline": f"try a longer deadline: gpuedge probe --refresh --deadline {ADVISED_S}",
     "crashed": "update the driver; gpuedge avoids it until then",
     "out-of-memory": "free memory, or raise its limit; it is tried again after ten minutes",
     "no-token": "mend what the reason names; then: gpuedge probe --refresh",
@@ -71,7 +72,7 @@ REMEDIES = {
 """What to do about a probe's reason code."""
 
 DEFAULT_REMEDY = "update the driver, then: gpuedge probe --refresh"
-MORE_TIME = "give its probe more time: gpuedge probe --refresh --deadline 60"
+MORE_TIME = f"give its probe more time: gpuedge probe --refresh --deadline {ADVISED_S}"
 """What helps where tests that entries ask for were cut off."""
 
 _VULKAN = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")

@@ -35,6 +35,10 @@ COPY_TIMEOUT_S = 60.0
 NAMED_S = 60.0
 """Deadline of another probe where that of the first was too short for a device that was named."""
 
+ADVISED_S = 600
+"""Deadline to advise where these were too short: on a slow or busy machine a driver's first start
+takes minutes. One that hangs is found in some seconds whatever the deadline is."""
+
 STALL_S = 20.0
 """A step of a job in the background, such as opening a device, that takes longer is not waited
 for."""

@@ -1,7 +1,8 @@
 """Known answers of ONNX Runtime's 8-bit products: what it gets wrong on this processor.
 
 On x86 processors with AVX2 and no VNNI its products of uint8 by int8 add up pairs in 16 bits, which
-saturate (seen with 1.32.0). So every operator and pair of types is asked with extreme values, once
+saturate; on arm64 without instructions for 8-bit products, so do pairs of -128 by -128 (both seen
+with 1.32.0, arm64 emulated). So every operator and pair of types is asked with extreme values, once
 per version and processor; the results are kept on disk (``answers.json``). What is right is
 computed in int64, or by the oracle. What to do about a wrong one says
 `gpuedge.executors.products`.

@@ -6,6 +6,7 @@ Plain text and plain data; the command line draws its own tables from the same l
 from __future__ import annotations
 
 from gpuedge.core.text import Table, counted, plain
+from gpuedge.core.times import ADVISED_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from gpuedge.probing.report import ProbeReport, ProbeRow
 
 UNFINISHED = (
-    "time was too short for some drivers, or for tests that entries ask for (a busy machine?); "
-    "the next start tries them again; with more time: gpuedge probe --refresh --deadline 60"
+    "time was too short for some drivers, or for tests that entries ask for (a busy machine?); the "
+    f"next start tries them again; with more time: gpuedge probe --refresh --deadline {ADVISED_S}"
 )
 """What to do where a row tells only of this attempt."""
 

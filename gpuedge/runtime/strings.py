@@ -15,6 +15,7 @@ from gpuedge.core import config
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import FORK_HINT, NoUsableDeviceError, UnknownDeviceError
 from gpuedge.core.identity import Identity
+from gpuedge.core.times import ADVISED_S
 from gpuedge.probing import pins
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 AUTO = "auto"
 CPU = "cpu"
 _PATTERN = re.compile(r"([a-z][a-z0-9_]*)(?::(?:0|[1-9][0-9]{0,3}))?")
-PATIENCE_S = 60
-"""Deadline to suggest where a driver was not done within the usual one, in seconds."""
-
 HELD_BACK = ("crash-blocklist", "pinned", "no-child", "forked")
 """Codes of devices that nothing is known to be wrong with: what is told first."""
 
@@ -177,14 +175,14 @@ def _way_out(rows: Sequence[ProbeRow]) -> str | None:
     if "quirk" in refused:
         return _past_entries(refused["quirk"])
     if "deadline" in refused:
-        return f"gpuedge probe --refresh --deadline {PATIENCE_S} gives slow drivers more time"
+        return f"gpuedge probe --refresh --deadline {ADVISED_S} gives slow drivers more time"
     return None
 
 
 def _past_entries(row: ProbeRow) -> str:
     """Return what helps where entries block a device: more time, if their tests had too little."""
     if row.is_unfinished:
-        more = f"gpuedge probe --refresh --deadline {PATIENCE_S}"
+        more = f"gpuedge probe --refresh --deadline {ADVISED_S}"
         return f"{more} gives the tests that entries ask for more time, once for all"
     return (
         f"gpuedge db why shows what entries say; GPUEDGE_IGNORE={blockers(row)} "

@@ -118,7 +118,7 @@ def test_what_is_wrong_is_told_before_anything_is_opened(
 @pytest.mark.parametrize(("line", "code", "words"), [
     ("probe --input {good.json}", 0, ("Test GPU", "1 of 1 usable")),
     ("probe --input {bad.json}", 3, ("No usable GPU", BAD.reason)),
-    ("probe --input {late.json}", 3, ("gpuedge probe --refresh --deadline 60",)),
+    ("probe --input {late.json}", 3, ("gpuedge probe --refresh --deadline 600",)),
     ("probe --verbose", 0, ("Test GPU", "crashed", BAD.reason, f"driver: {GOOD.key}")),
     ("kernels show map/conv2d --dialect wgsl", 0, ("@compute", "@id(0) override", "@group(0)")),
     ("kernels show map/conv2d --dialect essl310", 0, ("#version 310 es", "//SPECS", "std430")),

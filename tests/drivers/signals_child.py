@@ -48,6 +48,8 @@ rest_of_storm = 0
 def _raise_in_storm(number: int, frame: FrameType | None) -> None:
     """Raise a few times, and only below calls of the package."""
     global rest_of_storm  # noqa: PLW0603
+    while frame is not None and frame.f_code is _raise_in_storm.__code__:
+        frame = frame.f_back  # a signal that came while this handled another one
     if frame is not None and frame.f_globals.get("__name__") == "_weakrefset":
         return  # a callback of a weak reference: Python prints what is raised there, and goes on
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("gpuedge."):

@@ -11,7 +11,9 @@ from wgpu_kernels import ADAPTERS, BACKEND, info_of, open_on
 
 from gpuedge.backends.base import Usage
 from gpuedge.backends.device import OpenDevice
+from gpuedge.backends.wgpu import device as wgpu_device
 from gpuedge.core.errors import BackendUnavailableError, DriverError
+from gpuedge.core.storage import BUFFER, HALF_BUFFER
 
 pytestmark = pytest.mark.driver
 
@@ -40,3 +42,22 @@ def test_missing_adapter_has_a_reason() -> None:
         with pytest.raises(BackendUnavailableError) as caught:
             BACKEND.enumerate(backend_candidate)
         assert caught.value.reason.code == code  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("adapter", sorted(ADAPTERS))
+def test_float16_is_offered_where_its_functions_are_accepted(
+    adapter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # lavapipe on arm64 refuses them all; this stands in for that
+    refused = wgpu_device.HALVES.replace(b"pack2x16float", b"pack2x17float")
+    for text, kinds in ((wgpu_device.HALVES, (BUFFER, HALF_BUFFER)), (refused, (BUFFER,))):
+        monkeypatch.setattr(wgpu_device, "HALVES", text)
+        device = open_on(adapter)
+        try:
+            assert device.caps.storages == kinds
+            a = uploaded(device, np.full(64, 3, np.float32))
+            b = tensor(device, 16, Usage.OUTPUT)
+            run(device, [launch(device, printed(device, ADD), [a, a, b])], [a], [b])
+            np.testing.assert_array_equal(downloaded(device, b), 6.0)
+        finally:
+            device.close()

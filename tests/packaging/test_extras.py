@@ -68,13 +68,18 @@ def test_every_python_and_extra_was_tried() -> None:
     wheels, runs = install_table.known(install_table.PAGE.read_text(encoding="utf-8"))
     assert [row[0] for row in wheels] == list(install_table.PLATFORMS)
     assert {len(row) for row in wheels} == {len(install_table.EXTRAS) + 1}
-    tried = {(row[0].rpartition(".")[0], row[2]): row for row in runs}
+    tried = {(row[0].rpartition(".")[0], row[2]): row for row in runs if row[1] == "Linux x86_64"}
     pythons = install_table.PYTHONS
     assert {(v, e) for v in pythons for e in ("gpuedge", "models", "all")} <= set(tried)
     assert {e for _, e in tried} == {e or "gpuedge" for e in install_table.EXTRAS}
     for (_, extra), row in tried.items():
         assert row[5].startswith("cpu, vulkan:0, gles31:0"), row
         assert ("model" in row[5].split(", ")) == (extra in ("models", "all")), row
+    emulated = {row[2]: row[5].split(", ") for row in runs if row[1] == "Linux aarch64"}
+    assert set(emulated) == {"gpuedge", "models", "all"}
+    levels = {"cpu", "vulkan:0", "gles31:0", "gles30:0", "gles20:0"}
+    assert levels <= set(emulated["gpuedge"]) and {*levels, "model"} <= set(emulated["models"])
+    assert {*levels, "model", "wgpu:0"} <= set(emulated["all"])
     takes = tried[("3.11", "gpuedge")], tried[("3.11", "all")]
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     said = " ".join(page.split())

@@ -233,15 +233,27 @@ def test_make_help_names_every_target() -> None:
         check=True,
         env=dict(os.environ),
     )
-    for target in ("demo", "test", "drivers", "conformance", "lint", "bench", "clean"):
+    targets = ("demo", "test", "test-arm64", "drivers", "conformance", "lint", "bench", "clean")
+    for target in targets:
         assert f"make {target}" in done.stdout
 
 
-@pytest.mark.parametrize(("target", "purpose"), [("lint", "lint"), ("test", "test")])
+@pytest.mark.parametrize(
+    ("target", "purpose"), [("lint", "lint"), ("test", "test"), ("test-arm64", "arm64")]
+)
 def test_target_sets_up_what_it_needs(target: str, purpose: str) -> None:
     command = ["make", "-n", "-C", str(ROOT), target]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
     assert f"tools/setup.sh {purpose}\n" in done.stdout
+
+
+def test_arm64_takes_an_emulator_and_no_driver(machine: Machine) -> None:
+    machine.debian(root=True)
+    machine.set_up("test")
+    assert machine.run("arm64").returncode == 0
+    (call,) = machine.calls("apt-get")
+    assert call.split()[-1] == "qemu-user-static" and "mesa" not in call
+    assert machine.calls("python") == []
 
 
 @pytest.mark.parametrize("purpose", ["lint", "test"])

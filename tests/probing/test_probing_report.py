@@ -187,7 +187,7 @@ def test_restricted_devices_have_a_star_and_a_footnote() -> None:
 
 
 def test_what_time_was_too_short_for_is_said_below_the_table() -> None:
-    words = "gpuedge probe --refresh --deadline 60"
+    words = "gpuedge probe --refresh --deadline 600"
     assert words in str(report(row("a", "blocked", evidence={"is_unfinished": True})))
     assert words not in str(report(row("a", "blocked")))
 

@@ -17,6 +17,7 @@ from gpuedge.backends.wgpu.queue import Queue
 from gpuedge.backends.wgpu.record import Recorder
 from gpuedge.core.errors import BackendUnavailableError, DriverError
 from gpuedge.core.kernel import KernelBlob, TensorArg
+from gpuedge.core.storage import BUFFER
 from gpuedge.core.times import COPY_TIMEOUT_S
 
 _SIZE: Final = KernelBlob(
@@ -30,6 +31,12 @@ fn main(@builtin(local_invocation_index) i: u32, @builtin(subgroup_size) size: u
 }
 """,
 )  # fmt: skip
+
+HALVES: Final = b"""
+@group(0) @binding(0) var<storage, read_write> o: array<u32>;
+@compute @workgroup_size(1)
+fn main() { o[0] = pack2x16float(unpack2x16float(o[0])); }
+"""
 
 
 def open_device(info: DeviceInfo) -> OpenDevice:
@@ -57,6 +64,10 @@ def open_device(info: DeviceInfo) -> OpenDevice:
         caps = adapter.caps
         if adapter.has_subgroups:
             caps = replace(caps, subgroup_lanes=_lanes(queue, memory, programs, recorder))
+        # wgpu refuses the functions of float16 on Mesa's Vulkan drivers without shader-f16 (seen on
+        # lavapipe for arm64), and wgpu-native does not report that.
+        if not programs.accepts(HALVES):
+            caps = replace(caps, storages=(BUFFER,))
         return OpenDevice(info, caps, (queue, memory, programs, recorder), destroy)
     except BaseException:
         destroy()

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
+from gpuedge.core.errors import DriverError
 from gpuedge.core.kernel import KernelBlob, Number, TensorArg
 from gpuedge.core.storage import IMAGE_KINDS, TEXTURE_KINDS
 
@@ -90,7 +91,7 @@ class Programs:
 
     def _pipeline(self, blob: KernelBlob, values: tuple[Number, ...], layout: Layout) -> Any:
         api, queue = self._api, self._queue
-        module = self._module(blob)
+        module = self._module(blob.code)
         try:
             constants = [
                 api.make("WGPUConstantEntry", key=str(spec.spec_id).encode(), value=float(value))
@@ -110,10 +111,18 @@ class Programs:
         finally:
             queue.release("ShaderModule", module)
 
-    def _module(self, blob: KernelBlob) -> Any:
+    def accepts(self, text: bytes) -> bool:
+        """Tell whether the device takes a kernel's text, which is compiled no further."""
+        try:
+            self._queue.release("ShaderModule", self._module(text))
+        except DriverError:
+            return False
+        return True
+
+    def _module(self, text: bytes) -> Any:
         """Compile a text; loops are not counted, since the language has none without end."""
         api, lib, queue = self._api, self._api.lib, self._queue
-        source = api.make("WGPUShaderSourceWGSL", code=blob.code)
+        source = api.make("WGPUShaderSourceWGSL", code=text)
         source.chain.sType = getattr(lib, c.SOURCE_WGSL)
         about = api.make("WGPUShaderModuleDescriptor", nextInChain=api.chain(source))
         module = lib.wgpuDeviceCreateShaderModuleTrusted(queue.device, about, c.CHECK_BOUNDS)
