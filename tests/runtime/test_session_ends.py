@@ -64,7 +64,7 @@ if {closes}:
 
 def test_the_session_goes_on_after_a_run_that_was_given_up() -> None:
     done = ended("""
-session = gpuedge.Session(loop(500, 256), device="cpu")
+session = gpuedge.Session(loop(3_000, 256), device="cpu")
 try:
     session.run({"x": x}, timeout_s=0.1)
 except gpuedge.GpuEdgeError as error:
