@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -165,6 +166,7 @@ class GpuExecutor:
         self.tensors = TensorMemory(self)
         self.slowness = Slowness()
         self.lock = rlock()
+        self.dropped: deque[GpuExecutable] = deque()  # the next compiling closes them
         self.closed = self.released = self.is_hung = self._was_struck = False
         self.compiling, self.running = DriverStage(self, "compile"), DriverStage(self, "run")
         self.running_first = DriverStage(self, "first")
@@ -252,6 +254,8 @@ class GpuExecutor:
         self.check_open()
         with held, self.lock:
             self.check_open()
+            while self.dropped:
+                self.dropped.popleft().close()
             with self.compiling, self.impl.entered():
                 yield
 
@@ -862,6 +866,11 @@ class GpuExecutable:
             for name in self._where.outputs:
                 fill = bytes([POISON]) * self._where.buffers[name].nbytes
                 self.executor.impl.write(self._own(name), memoryview(fill))
+
+    def __del__(self) -> None:
+        """Leave `close` to the next that is compiled: a call of the driver may be under way."""
+        if not getattr(self, "_is_closed", True):
+            self.executor.dropped.append(self)
 
     def close(self) -> None:
         """Give programs and memory back to the device."""

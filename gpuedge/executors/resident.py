@@ -35,7 +35,7 @@ KEPT_BYTES = 64 << 20
 
 NOWHERE: Mapping[str, Array] = MappingProxyType({})
 
-_Kind = tuple[int, Storage]
+_Kind = tuple[int, Storage, Usage]
 
 
 class TensorMemory:
@@ -52,9 +52,9 @@ class TensorMemory:
         self.unused_bytes = self._given_bytes = 0
         self._is_tidying = False
 
-    def take(self, nbytes: int, storage: Storage) -> Buffer:
+    def take(self, nbytes: int, storage: Storage, usage: Usage) -> Buffer:
         """Return a buffer, contents undefined. Raises OutOfMemoryError."""
-        kind = nbytes, storage
+        kind = nbytes, storage, usage
         with suppress(IndexError):
             found, buffer = self._given.pop()  # the latest one: most often the last result's
             if found == kind:
@@ -70,18 +70,18 @@ class TensorMemory:
         if executor is None:
             raise ReferenceError("a tensor is made on a device that is gone")
         try:
-            return executor.impl.alloc(nbytes, Usage.SCRATCH, storage)
+            return executor.impl.alloc(nbytes, usage, storage)
         except OutOfMemoryError:
             self.tidy(most_bytes=0)
-            return executor.impl.alloc(nbytes, Usage.SCRATCH, storage)
+            return executor.impl.alloc(nbytes, usage, storage)
 
-    def give(self, nbytes: int, storage: Storage, buffer: Buffer) -> None:
+    def give(self, nbytes: int, storage: Storage, usage: Usage, buffer: Buffer) -> None:
         """Take back a buffer that nothing refers to; from any thread, at any moment.
 
         This is called where Python drops a reference, which may be inside a call of the driver. So
         it only takes note; whoever uses the device next tidies up, or a thread where it is much.
         """
-        self._given.append(((nbytes, storage), buffer))
+        self._given.append(((nbytes, storage, usage), buffer))
         self._given_bytes += nbytes
         if self._given_bytes > KEPT_BYTES and not self._is_tidying:
             self._is_tidying = True
@@ -132,20 +132,22 @@ class DeviceTensor:
     nbytes : int
         Of the buffer, as the host counts them.
     storage : Storage
+    usage : Usage
+        `Usage.INPUT` where the host writes there, where it may see that memory.
     """
 
-    __slots__ = ("__weakref__", "buffer", "executor", "nbytes", "storage")
+    __slots__ = ("__weakref__", "buffer", "executor", "nbytes", "storage", "usage")
 
     def __init__(
-        self, executor: GpuExecutor, nbytes: int, storage: Storage, buffer: Buffer | None = None
+        self, executor: GpuExecutor, nbytes: int, storage: Storage, usage: Usage = Usage.SCRATCH
     ) -> None:
-        self.executor, self.nbytes, self.storage = executor, nbytes, storage
-        self.buffer = executor.tensors.take(nbytes, storage) if buffer is None else buffer
+        self.executor, self.nbytes, self.storage, self.usage = executor, nbytes, storage, usage
+        self.buffer = executor.tensors.take(nbytes, storage, usage)
 
     def __del__(self) -> None:
         buffer = getattr(self, "buffer", None)
         if buffer is not None and not self.executor.closed:
-            self.executor.tensors.give(self.nbytes, self.storage, buffer)
+            self.executor.tensors.give(self.nbytes, self.storage, self.usage, buffer)
 
     def abandon(self) -> None:
         """Leave the buffer to the end of the device: work that uses it may still run."""
@@ -193,9 +195,8 @@ class SharedInput(np.ndarray[Any, Any]):
             return None
         nbytes = linear(shape).nbytes // FLOAT32.texel_bytes * kept.texel_bytes
         with held, executor.building():
-            buffer = executor.impl.alloc(nbytes, Usage.INPUT, kept)
-            memory = share(buffer)
-        tensor = DeviceTensor(executor, nbytes, kept, buffer)
+            tensor = DeviceTensor(executor, nbytes, kept, Usage.INPUT)
+            memory = share(tensor.buffer)
         if memory is None:
             return None
         memory.owner = tensor  # any view of the array keeps it

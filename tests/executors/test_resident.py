@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from gpuedge.backends.base import Usage
 from gpuedge.backends.null import NullBackend, NullDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import (
@@ -116,6 +117,33 @@ def test_memory_that_is_kept_makes_room_for_other_sizes() -> None:
     _, executor = opened(alloc=FULL)
     with pytest.raises(OutOfMemoryError):
         DeviceTensor(executor, 128, FLOAT32)
+
+
+def test_memory_that_the_host_writes_serves_nothing_else(
+    pair: tuple[NullDevice, GpuExecutor],
+) -> None:
+    """Where the host does not see a device's memory, such a buffer has a second one beside it."""
+    device, executor = pair
+    written = DeviceTensor(executor, 64, FLOAT32, Usage.INPUT)
+    buffer = written.buffer
+    del written
+    assert DeviceTensor(executor, 64, FLOAT32).buffer is not buffer
+    assert DeviceTensor(executor, 64, FLOAT32, Usage.INPUT).buffer is buffer
+    assert count(device, "alloc") == 2
+
+
+def test_an_executable_that_was_dropped_is_closed_by_the_next_that_is_made(
+    pair: tuple[NullDevice, GpuExecutor],
+) -> None:
+    device, executor = pair
+    made = relu(executor)
+    made.run({"x": np.ones((4, 4), np.float32)})
+    del made
+    gc.collect()
+    assert count(device, "free") == 0, "a call of the driver may be under way"
+    relu(executor).close()
+    assert count(device, "free") == 2 and count(device, "release") >= 1
+    assert not executor.dropped
 
 
 def test_a_closed_device_has_lost_what_it_had(pair: tuple[NullDevice, GpuExecutor]) -> None:
