@@ -417,5 +417,5 @@ def test_the_tutorial_runs_and_prints_what_it_says(tmp_path: Path) -> None:
     assert same_everywhere(lines[2]) == same_everywhere(" ".join(told.split()))
     assert re.search(r"^state +cpu$", done.stdout, re.M)
     given = np.load(tmp_path / "frame.npy")
-    check_drawing(pixels(tmp_path / "first.png"), given, 20)
-    check_drawing(pixels(tmp_path / "turned.png"), np.roll(given, 60 * 4, axis=1), 20)
+    check_drawing(pixels(tmp_path / "out" / "first.png"), given, 20)
+    check_drawing(pixels(tmp_path / "out" / "turned.png"), np.roll(given, 60 * 4, axis=1), 20)
