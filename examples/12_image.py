@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 from photo import Image, save_png
-from train_digits import load_split
 
 import gpuedge
 
@@ -26,6 +25,8 @@ add("--device", default="auto")
 add("--output", type=Path, default="out")
 options = parser.parse_args()
 if options.image == parser.get_default("image"):
+    from train_digits import load_split
+
     save_png(Path(options.image), load_split()[2][0].repeat(3, axis=0))
 
 with gpuedge.Session(options.model, device=options.device) as session:

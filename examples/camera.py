@@ -18,7 +18,8 @@ import sys
 import textwrap
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ DRAWN = (144, 192)
 """Height and width of a drawing, pixels."""
 LINE = 16
 """Height of a line of text, pixels."""
+TELL_S = 10
+"""Seconds after which the times are printed again."""
 FONT = ImageFont.load_default(12)
 
 
@@ -46,6 +49,8 @@ def camera(source: str | None) -> Iterator[Frame]:
     """Return frames of what stands for a camera, all of one size."""
     if source is None:
         return landscape()
+    if not (source.isdigit() or "://" in source or Path(source).exists()):
+        sys.exit(f"There is no {source} (current folder: {Path.cwd()}).")
     return pictures(Path(source)) if Path(source).is_dir() else captured(source)
 
 
@@ -93,7 +98,7 @@ def captured(source: str) -> Iterator[Frame]:
     """Yield what OpenCV reads of a video file or a webcam, until that ends."""
     capture = opencv().VideoCapture(int(source) if source.isdigit() else source)
     if not capture.isOpened():
-        sys.exit(f"{source} is no folder, and OpenCV can open no such video or webcam.")
+        sys.exit(f"OpenCV can open no video or webcam {source}.")
     while (read := capture.read())[0]:
         yield read[1][..., ::-1]  # OpenCV has blue first
 
@@ -115,7 +120,8 @@ class Times:
             return "not measured yet"
         rate = (len(self._ends) - 1) / (self._ends[-1] - self._ends[0])
         half, most = np.percentile(self._took, (50, 99)) * 1e3
-        return f"{rate:.0f} frames/s, p50 {half:.0f} ms, p99 {most:.0f} ms"
+        shown = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"  # a slow device makes less than 1
+        return f"{shown} frames/s, p50 {half:.0f} ms, p99 {most:.0f} ms"
 
 
 def overlaid(frame: Frame, drawing: Frame, text: list[str]) -> Frame:
@@ -146,23 +152,47 @@ def is_escaped(picture: Frame) -> bool:
     return bool(cv2.waitKey(1) == 27)
 
 
-def drawn(session: gpuedge.Session, frames: Iterable[Frame]) -> Iterator[Frame]:
+def codes(decision: gpuedge.Decision) -> tuple[object, ...]:
+    """Return the device in use and the codes of those that the reason names.
+
+    The reason itself may count requests, so it changes with every frame.
+    """
+    named = [(row.device, row.code) for row in decision.rows if row.device in decision.reason]
+    return decision.device, *named
+
+
+def drawn(session: gpuedge.Session, frames: Iterable[Frame]) -> Generator[Frame]:
     """Yield a picture of each frame; print what is new, and at the end how long frames took."""
-    times, said, count = Times(), "", 0
-    used = -time.process_time()
-    for count, frame in enumerate(frames, 1):
-        start = time.monotonic()
-        drawing = session.run({"frame": frame})["drawing"][0].clip(0, 1)  # (3, height, width)
-        in_bytes = np.rint(255 * drawing.transpose(1, 2, 0)).astype(np.uint8)
-        why, health = session.explain().reason, session.health
-        lost = f" Failures: {health.failed}; frames by the CPU: {health.on_cpu}."
-        picture = overlaid(frame, in_bytes, [why + (lost if health.failed else ""), str(times)])
-        times.note(start)
-        if why != said:
-            print(f"frame {count}: {(said := why)}", flush=True)
-        yield picture
-    used += time.process_time()
-    print(f"{count} frames: {times}, {1e3 * used / count:.0f} ms of processor time each")
+    known: tuple[object, ...] = ()
+    times, count, why = Times(), 0, ""
+    told, used = time.monotonic(), -time.process_time()
+    try:
+        for count, frame in enumerate(frames, 1):
+            start = time.monotonic()
+            drawing = session.run({"frame": frame})["drawing"][0].clip(0, 1)  # (3, height, width)
+            in_bytes = np.rint(255 * drawing.transpose(1, 2, 0)).astype(np.uint8)
+            decision, health = session.explain(), session.health
+            if (new := codes(decision)) != known:
+                known, why = new, decision.reason
+                print(f"frame {count}: {why}", flush=True)
+            lost = f" Failures: {health.failed}; frames by the CPU: {health.on_cpu}."
+            picture = overlaid(frame, in_bytes, [why + (lost if health.failed else ""), str(times)])
+            times.note(start)
+            if time.monotonic() - told > TELL_S:
+                told = time.monotonic()
+                print(f"frame {count}: {times}", flush=True)
+            yield picture
+    finally:  # also after Escape and Ctrl-C
+        used += time.process_time()
+        each = f", {1e3 * used / count:.0f} ms of processor time each" if count else ""
+        print(f"{count} frames: {times}{each}")
+
+
+def positive(text: str) -> int:
+    """Return a number of frames."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
 
 
 def parsed() -> argparse.Namespace:
@@ -172,16 +202,15 @@ def parsed() -> argparse.Namespace:
     add("source", nargs="?", help="folder of pictures, video file or number of a webcam")
     add("--device", help="by default auto")
     add("--isolation", choices=("inline", "process"), help="process: survive crashes too")
-    add("--frames", type=int, default=100)
-    add("--every", type=int, help="write each N-th picture, not the last")
+    add("--frames", type=positive, default=100)
+    add("--every", type=positive, help="write each N-th picture, not the last")
     add("--out", type=Path, default=Path("out"), help="folder of the pictures")
     add("--show", action="store_true", help="in a window, until Escape is pressed")
     return parser.parse_args()
 
 
-def main() -> None:
+def watch(asked: argparse.Namespace) -> None:
     """Draw what the camera sees, and write or show it."""
-    asked = parsed()
     frames = itertools.islice(camera(asked.source), asked.frames)
     if (first := next(frames, None)) is None:
         sys.exit(f"No frame came from {asked.source or 'the landscape'}.")
@@ -190,13 +219,24 @@ def main() -> None:
     with gpuedge.Session(model, device=asked.device, isolation=asked.isolation) as session:
         session.warm_up()
         session.explain()  # under auto this looks for GPUs, which takes seconds the first time
-        for number, picture in enumerate(drawn(session, itertools.chain([first], frames)), 1):
-            if asked.show and is_escaped(picture):
-                break
-            if asked.every and number % asked.every == 0:
-                write(picture, asked.out / f"camera-{number:04}.png")
+        with closing(drawn(session, itertools.chain([first], frames))) as seen:
+            for number, picture in enumerate(seen, 1):
+                if asked.show and is_escaped(picture):
+                    break
+                if asked.every and number % asked.every == 0:
+                    write(picture, asked.out / f"camera-{number:04}.png")
     if not asked.every:
         write(picture, asked.out / "camera.png")
+
+
+def main() -> None:
+    """Run it, and end without a traceback where the user stops it or gpuedge says what is wrong."""
+    try:
+        watch(parsed())
+    except KeyboardInterrupt:
+        sys.exit(130)  # as shells say
+    except gpuedge.GpuEdgeError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

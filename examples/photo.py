@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 try:
     from PIL import Image, ImageDraw, ImageFont
-    from sklearn.datasets import load_sample_image
 except ImportError as error:
     sys.exit(f'This example needs {error.name}; in the checkout: pip install ".[examples]"')
 
@@ -39,6 +38,10 @@ LABEL = 28
 
 def load_photo(name: str = "china.jpg") -> Array:
     """Return a photograph as float32 from 0 to 1 of shape (3 colours, 1, height, width)."""
+    try:  # here, so that who brings a picture needs no scikit-learn
+        from sklearn.datasets import load_sample_image  # noqa: PLC0415
+    except ImportError as error:
+        sys.exit(f'This example needs {error.name}; in the checkout: pip install ".[examples]"')
     pixels = np.asarray(load_sample_image(name), np.float32) / 255
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[:, None])
 

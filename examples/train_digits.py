@@ -18,11 +18,6 @@ import onnxruntime as ort
 from learn import model_of, write
 from onnx import TensorProto, helper
 
-try:
-    from sklearn.datasets import load_digits
-except ImportError as error:
-    sys.exit(f'This example needs {error.name}; in the checkout: pip install ".[examples]"')
-
 Array = npt.NDArray[Any]
 SPLIT_SEED = 20  # fixes which fifth of the images is never trained on
 TRAIN_SEED = 1
@@ -34,6 +29,10 @@ def load_split() -> tuple[Array, Array, Array, Array]:
 
     Images are float32 of shape (N, 1, 8, 8) from 0 to 1; one fifth of the 1797 is held out.
     """
+    try:  # here, so that who brings a picture needs no scikit-learn
+        from sklearn.datasets import load_digits  # noqa: PLC0415
+    except ImportError as error:
+        sys.exit(f'This example needs {error.name}; in the checkout: pip install ".[examples]"')
     digits = load_digits()
     images = (digits.images / 16.0).astype(np.float32)[:, None]
     order = np.random.default_rng(SPLIT_SEED).permutation(len(images))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -125,6 +126,17 @@ def test_a_script_is_one_that_its_shell_reads(
         [shell, "-n", file], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_commands_of_the_page_write_their_files_on_a_fresh_account(tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+    part = page.read_text(encoding="utf-8").partition("## `gpuedge completion")[2]
+    commands = re.findall(r"^    (mkdir .*|.* > .*)$", part, re.MULTILINE)
+    home = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for command in commands:
+        subprocess.run(["bash", "-c", command], env=home, check=True, timeout=60)
+    written = {path.name for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size}
+    assert {"gpuedge", "gpuedge.fish"} <= written
 
 
 # --- progress -------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pictures_of_the_cpu_are_right(tmp_path: Path, store: Path) -> None:
     lines = run("camera.py", "--frames", 2, cwd=tmp_path, cache=store, **HIDDEN)
     assert lines.startswith("frame 1: Runs on cpu: ")
-    assert re.search(r"2 frames: \d+ frames/s, p50 \d+ ms, p99 \d+ ms, \d+ ms of proc", lines)
+    assert re.search(r"2 frames: [\d.]+ frames/s, p50 \d+ ms, p99 \d+ ms, \d+ ms of proc", lines)
     check(pixels(tmp_path / "out" / "camera.png"), 2)
 
 
@@ -195,12 +195,12 @@ def test_a_worker_that_is_killed_midway_costs_no_picture(tmp_path: Path) -> None
     environment = farm.environment_of(name) | {"GPUEDGE_CACHE_DIR": str(tmp_path / "cache")}
     options = ("--device", "vulkan", "--isolation", "process", "--frames", "2000", "--every", "1")
     with started(*options, cwd=tmp_path, env=environment) as process:
-        assert "frame 1: Runs on vulkan:0 " in awaited(process, "frame")
+        assert "frame 1: Runs on vulkan:0 " in awaited(process, ": Runs on")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         (worker,) = (int(c) for c in children)
         os.kill(worker, signal.SIGKILL)
-        assert re.search("Runs on cpu: vulkan:0 .* SIGKILL ", awaited(process, "frame"))
-        back = awaited(process, "frame")
+        assert re.search("Runs on cpu: vulkan:0 .* SIGKILL ", awaited(process, ": Runs on"))
+        back = awaited(process, ": Runs on")
         assert ": Runs on vulkan:0 " in back
         last = int(back.split()[1].rstrip(":"))
         awaited(process, f"wrote .*{last:04}")
@@ -251,7 +251,94 @@ def test_what_is_no_camera_is_told(
         shown(monkeypatch, tmp_path, tmp_path)
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(SystemExit, match="need OpenCV: pip install opencv-python"):
-        shown(monkeypatch, tmp_path, "film.mp4")
+        shown(monkeypatch, tmp_path, tmp_path / "notes.txt")
+    monkeypatch.chdir(tmp_path)
+    for missing in ("photos/", "film.mp4"):
+        there = re.escape(f"There is no {missing} (current folder: {tmp_path}).")
+        with pytest.raises(SystemExit, match=there):
+            shown(monkeypatch, tmp_path, missing)
+
+
+@pytest.mark.parametrize("option", ["--frames", "--every"])
+@pytest.mark.parametrize("number", [0, -3])
+def test_a_number_of_frames_is_positive(
+    option: str, number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    with pytest.raises(SystemExit):
+        shown(monkeypatch, tmp_path, option, number)
+    assert f"argument {option}: {number} is not 1 or more" in capsys.readouterr().err
+
+
+def test_an_unknown_device_is_told_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["camera.py", "--device", "vulcan"])
+    with pytest.raises(SystemExit, match="vulcan") as ended:
+        camera.main()
+    assert isinstance(ended.value.code, str)
+
+
+class Session:
+    """What stands in for a session: a reason that counts, and a device that takes over."""
+
+    health = types.SimpleNamespace(failed=0, on_cpu=0)
+
+    def __init__(self, took_s: float = 0, now: Any = None) -> None:
+        self._count, self._took_s, self._now = 0, took_s, now
+
+    def run(self, feeds: dict[str, Array]) -> dict[str, Array]:
+        self._count += 1
+        if self._now is not None:
+            self._now[0] += self._took_s
+        return {"drawing": np.zeros((1, 3, *camera.DRAWN), np.float32)}
+
+    def explain(self) -> Any:
+        is_gpu = self._count > 3
+        gpu = types.SimpleNamespace(device="vulkan:0", code="selected" if is_gpu else "not-yet")
+        other = types.SimpleNamespace(
+            device="gles31:0", code=("slower", "not-yet")[self._count % 2]
+        )
+        used = "vulkan:0" if is_gpu else "cpu"
+        reason = f"Runs on {used}: vulkan:0, {self._count} served."
+        return types.SimpleNamespace(device=used, reason=reason, rows=(gpu, other))
+
+
+def test_a_reason_that_counts_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts: list[str] = []
+    draw = camera.overlaid
+    monkeypatch.setattr(
+        camera, "overlaid", lambda f, d, text: (texts.append(text[0]), draw(f, d, text))[1]
+    )
+    list(camera.drawn(Session(), map(frame, range(1, 7))))
+    first, second = "Runs on cpu: vulkan:0, 1 served.", "Runs on vulkan:0: vulkan:0, 4 served."
+    assert capsys.readouterr().out.splitlines()[:-1] == [f"frame 1: {first}", f"frame 4: {second}"]
+    assert texts == [first] * 3 + [second] * 3
+
+
+def test_a_slow_device_is_told_of_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(camera.time, "monotonic", lambda: now[0])
+    list(camera.drawn(Session(4, now), map(frame, range(1, 7))))
+    lines = capsys.readouterr().out.splitlines()
+    told = "0.25 frames/s, p50 4000 ms, p99 4000 ms"
+    assert [line for line in lines if told in line][:2] == [f"frame {n}: {told}" for n in (3, 6)]
+    assert lines[-1].startswith(f"6 frames: {told}, ")
+
+
+def test_ctrl_c_ends_with_the_summary(tmp_path: Path) -> None:
+    environment = {**os.environ, **HIDDEN, "GPUEDGE_CACHE_DIR": str(tmp_path / "cache")}
+    options = ("--device", "cpu", "--frames", "100000")
+    with started(*options, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as process:
+        awaited(process, "frame 1:")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert re.match(r"\d+ frames: ", out.splitlines()[-1])
+    assert (err, process.returncode) == ("", 130)
 
 
 class Capture:
@@ -275,6 +362,8 @@ def test_a_film_or_webcam_is_shown_until_it_ends(
         VideoCapture=Capture, imshow=lambda _, picture: windows.append(picture), waitKey=lambda _: 0
     )
     monkeypatch.setitem(sys.modules, "cv2", cv2)
+    monkeypatch.chdir(tmp_path)
+    Path("film.mp4").touch()
     shown(monkeypatch, tmp_path, source, "--show")
     check(pixels(tmp_path / "camera.png"), 2)
     assert len(windows) == 2
@@ -282,7 +371,7 @@ def test_a_film_or_webcam_is_shown_until_it_ends(
     cv2.waitKey = lambda _: 27
     shown(monkeypatch, tmp_path, source, "--show")
     assert len(windows) == 3, "until Escape"
-    with pytest.raises(SystemExit, match="7 is no folder, and OpenCV can open no such"):
+    with pytest.raises(SystemExit, match="OpenCV can open no video or webcam 7"):
         shown(monkeypatch, tmp_path, "7")
 
 
@@ -328,5 +417,5 @@ def test_the_tutorial_runs_and_prints_what_it_says(tmp_path: Path) -> None:
     assert same_everywhere(lines[2]) == same_everywhere(" ".join(told.split()))
     assert re.search(r"^state +cpu$", done.stdout, re.M)
     given = np.load(tmp_path / "frame.npy")
-    check_drawing(pixels(tmp_path / "first.png"), given, 20)
-    check_drawing(pixels(tmp_path / "turned.png"), np.roll(given, 60 * 4, axis=1), 20)
+    check_drawing(pixels(tmp_path / "out" / "first.png"), given, 20)
+    check_drawing(pixels(tmp_path / "out" / "turned.png"), np.roll(given, 60 * 4, axis=1), 20)

@@ -153,6 +153,22 @@ def test_example_without_its_packages_says_what_to_install(name: str, tmp_path: 
     assert done.stderr.rstrip().endswith('pip install ".[examples]"')
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [("12_image.py", EXAMPLES / "models" / "pencil.onnx", EXAMPLES.parent / "docs/images/demo.jpg"),
+     ("11_signal.py",)],
+    ids=["image", "signal"],
+)  # fmt: skip
+def test_example_with_data_of_its_own_needs_no_scikit_learn(
+    asked: tuple[str | Path, ...], tmp_path: Path, cache: Path
+) -> None:
+    (tmp_path / "sklearn.py").write_text("raise ModuleNotFoundError(name='sklearn')")
+    lines = run(*asked, cwd=tmp_path, cache=cache, PYTHONPATH=str(tmp_path), **HIDDEN)
+    (picture,) = (tmp_path / "out").iterdir()
+    assert f"wrote {picture.relative_to(tmp_path)}" in lines
+    assert pixels(picture).std() > 10
+
+
 def test_onnx_example_reads_what_onnxruntime_reads(tmp_path: Path, cache: Path) -> None:
     lines = run("04_onnx.py", cwd=tmp_path, cache=cache).splitlines()
     _, _, images, labels = train_digits.load_split()
