@@ -47,7 +47,7 @@ FONT = ImageFont.load_default(12)
 
 def camera(source: str | None) -> Iterator[Frame]:
     """Return frames of what stands for a camera, all of one size."""
-    if source is None:
+    if not source:
         return landscape()
     if not (source.isdigit() or "://" in source or Path(source).exists()):
         sys.exit(f"There is no {source} (current folder: {Path.cwd()}).")
@@ -75,12 +75,13 @@ def landscape(height: int = 360, width: int = 480) -> Iterator[Frame]:
 def pictures(folder: Path) -> Iterator[Frame]:
     """Yield the pictures of a folder in the order of their names, again and again."""
     known = Image.registered_extensions()
-    paths = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in known]
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    paths = [path for path in files if path.suffix.lower() in known]
     for path in itertools.cycle(paths):
         try:
             with Image.open(path) as image:
                 upright = ImageOps.exif_transpose(image).convert("RGB")
-        except (OSError, UnidentifiedImageError) as error:
+        except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
             sys.exit(f"{path} cannot be read as a picture: {error}")
         yield np.asarray(ImageOps.fit(upright, (480, 360)))
 
@@ -139,8 +140,7 @@ def overlaid(frame: Frame, drawing: Frame, text: list[str]) -> Frame:
 
 
 def write(picture: Frame, path: Path) -> None:
-    """Write a picture to a file, and make its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a picture to a file."""
     Image.fromarray(picture).save(path)
     print("wrote", path)
 
@@ -211,6 +211,7 @@ def parsed() -> argparse.Namespace:
 
 def watch(asked: argparse.Namespace) -> None:
     """Draw what the camera sees, and write or show it."""
+    asked.out.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     frames = itertools.islice(camera(asked.source), asked.frames)
     if (first := next(frames, None)) is None:
         sys.exit(f"No frame came from {asked.source or 'the landscape'}.")
@@ -235,7 +236,7 @@ def main() -> None:
         watch(parsed())
     except KeyboardInterrupt:
         sys.exit(130)  # as shells say
-    except gpuedge.GpuEdgeError as error:
+    except (gpuedge.GpuEdgeError, OSError) as error:
         sys.exit(str(error))
 
 

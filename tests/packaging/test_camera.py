@@ -259,6 +259,16 @@ def test_what_is_no_camera_is_told(
             shown(monkeypatch, tmp_path, missing)
 
 
+def test_a_folder_that_cannot_be_made_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["camera.py", "--out", str(tmp_path / "file")])
+    monkeypatch.setattr(camera, "camera", lambda _: pytest.fail("frames were asked for"))
+    with pytest.raises(SystemExit, match="File exists"):
+        camera.main()
+
+
 @pytest.mark.parametrize("option", ["--frames", "--every"])
 @pytest.mark.parametrize("number", [0, -3])
 def test_a_number_of_frames_is_positive(
