@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuedge.core.errors import DTypeError, InputError, ShapeError
-from gpuedge.core.interchange import as_numpy, is_shared
+from gpuedge.core.interchange import memory_of
 from gpuedge.core.text import shown
 from gpuedge.executors.resident import Resident, Residents, SharedInput
 from gpuedge.graph.ir import Array
@@ -81,7 +81,7 @@ class BoundSession:
         if isinstance(value, SharedInput):
             fitting(name, value, signature)
             return value
-        array = _memory_of(value, f"Input {shown(name)}")
+        array = memory_of(value, f"Input {shown(name)}")
         if array is None:
             raise InputError(
                 f"Input {shown(name)} is bound to {type(value).__name__}.",
@@ -102,7 +102,7 @@ class BoundSession:
         memories: dict[str, Array] = {}
         for name, given in outputs.items():
             dtype, dims = known[name]
-            memory = _memory_of(given, f"The memory of output {shown(name)}")
+            memory = memory_of(given, f"The memory of output {shown(name)}")
             if memory is None or not memory.flags.writeable:
                 raise InputError(
                     f"Output {shown(name)} is bound to what cannot be written to.",
@@ -212,15 +212,6 @@ def _value(value: Array | DeviceArray, dtype: str) -> Array | Resident:
         return Resident(dtype, value.shape, value.view(np.ndarray), value.tensor)
     return value if value.flags.c_contiguous and value.flags.aligned else np.require(
         value, dtype, ["C", "A"])  # fmt: skip
-
-
-def _memory_of(value: Any, what: str) -> Array | None:
-    """Return an array of numpy over the memory of an array; None for what offers none."""
-    if type(value) is np.ndarray:
-        return value
-    array = as_numpy(value, what) if is_shared(value) else None
-    is_plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
-    return np.asarray(array) if is_plain else None
 
 
 def _stand_in(value: DeviceArray) -> Array:

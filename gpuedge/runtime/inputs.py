@@ -15,7 +15,7 @@ from gpuedge.core.dtypes import no_copy
 from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
 from gpuedge.core.interchange import as_numpy
 from gpuedge.core.layouts import other_order
-from gpuedge.core.text import MOST_LISTED, counted, plain, shown
+from gpuedge.core.text import MOST_LISTED, counted, plain, said, shown
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.graph.reader import OnnxModel, Signature, takes
 from gpuedge.opset.windows import MAX_EXTENT
@@ -154,9 +154,9 @@ def own_copies(arrays: Mapping[str, Array], given: Mapping[str, Any]) -> dict[st
 
     Raises OutOfMemoryError (GE-402).
     """
-    made_here = (bool, int, float, list, tuple)
+    made_here = (bool, int, float, list, tuple)  # a class of these may offer memory of its own
     try:
-        return {n: a if isinstance(given[n], made_here) else a.copy() for n, a in arrays.items()}
+        return {n: a if type(given[n]) in made_here else a.copy() for n, a in arrays.items()}
     except MemoryError as error:
         raise no_copy("the inputs", error) from None
 
@@ -244,7 +244,7 @@ def fitting(name: str, value: Any, signature: Signature) -> Array:
     array = _as_array(name, value)
     if array.dtype == dtype and array.shape == dims and array.flags.c_contiguous:
         return array
-    if not hasattr(value, "dtype"):
+    if not isinstance(value, (np.ndarray, np.generic)):
         array = _converted(name, array, np.dtype(dtype))
     if array.dtype.newbyteorder("=").name != np.dtype(dtype).name:
         raise DTypeError(
@@ -274,9 +274,11 @@ def _as_array(name: str, value: Any) -> Array:
         )
     try:
         return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever is in a list, or an attribute of an object, raises
         raise InputError(
-            f"Input '{name}' cannot be made an array: {error}.",
+            f"Input '{name}' cannot be made an array: {said(error)}.",
             hint="all rows of a list must have the same length",
         ) from None
 
