@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import index
 from typing import TYPE_CHECKING, Any, overload
-
-import numpy as np
 
 from gpuedge.core import config
 from gpuedge.core.errors import InputError, ModelError, OutOfMemoryError, UsageError
@@ -23,14 +20,16 @@ from gpuedge.runtime.health import Health
 from gpuedge.runtime.inputs import (
     Feeds,
     by_name,
+    check_fit,
     check_inputs,
     check_timeout,
     chosen,
-    fitting,
+    extents_of,
     fixed_shape,
     no_keywords,
     own_copies,
     shapes_for,
+    zeros,
 )
 from gpuedge.runtime.request import check_progress, make_request
 from gpuedge.runtime.serving import Server
@@ -279,6 +278,8 @@ class Session:
         ------
         InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201)
             They do not fit the model; memory of an output is read-only, or shared with another.
+        ModelError (GE-500)
+            An input has to be copied, and what the model computes from it would be too large.
         MixedDevicesError (GE-207)
             An array is on another device.
         ClosedError (GE-204)
@@ -308,19 +309,24 @@ class Session:
         ------
         InputError (GE-203), ShapeError (GE-201)
             The model has no such input; the shape is missing or does not fit.
+        OutOfMemoryError (GE-402)
+            There is no memory for it.
+        ClosedError (GE-204)
+            The session was closed.
         """
-        signature = signature_of(name, self._model.inputs)
-        extents = fixed_shape(signature) if shape is None else tuple(map(index, shape))
+        self._server.check_open()
+        wanted = self._model.inputs
+        signature = signature_of(name, wanted)
+        extents = fixed_shape(signature) if shape is None else extents_of(name, shape, wanted)
         if extents is None:
             raise InputError(
                 f"The model leaves the shape of {shown(name)} open.", hint="input(name, shape)"
             )
-        latest, shared = self._latest, None
+        check_fit(name, extents, signature[1])
+        array, latest, shared = zeros(name, extents, signature[0]), self._latest, None
         if latest is not None:
             shared = SharedInput.on(latest.executor, signature[0], extents)
-        array = np.zeros(extents, signature[0]) if shared is None else shared
-        fitting(name, array, signature)
-        return array
+        return array if shared is None else shared
 
     @whole
     def warm_up(self, shapes: Mapping[str, Sequence[int]] | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuedge.core.dtypes import no_copy
-from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
+from gpuedge.core.errors import DTypeError, InputError, OutOfMemoryError, ShapeError, UsageError
 from gpuedge.core.interchange import as_numpy
 from gpuedge.core.layouts import other_order
 from gpuedge.core.text import MOST_LISTED, counted, plain, said, shown
@@ -115,14 +115,24 @@ def check_inputs(inputs: Any, model: OnnxModel) -> dict[str, Array]:
     check_names(inputs, wanted)
     try:
         arrays = {n: fitting(n, inputs[n], s) for n, s in wanted.items()}
-        if sum(a.nbytes for a in arrays.values() if not a.flags.c_contiguous) > MUCH:
-            model.check_shapes({n: a.shape for n, a in arrays.items()})
+        check_copies(arrays, arrays, model)
         return {n: np.require(a, wanted[n][0], ["C", "A"]) for n, a in arrays.items()}
     except (DTypeError, ShapeError) as error:
         error.known = takes(wanted)
         raise
     except MemoryError as error:
         raise no_copy("the inputs", error) from None
+
+
+def check_copies(given: Mapping[str, Array], inputs: Mapping[str, Array], model: OnnxModel) -> None:
+    """Check that a model could compute with all inputs before much of what is given is copied.
+
+    Raises
+    ------
+    InputError (GE-203), ShapeError (GE-201), ModelError (GE-500)
+    """
+    if sum(a.nbytes for a in given.values() if not a.flags.c_contiguous) > MUCH:
+        model.check_shapes({n: a.shape for n, a in inputs.items()})
 
 
 def check_dict(inputs: Any, wanted: Mapping[str, Signature]) -> None:
@@ -183,22 +193,44 @@ def shapes_for(shapes: Any, model: OnnxModel) -> tuple[tuple[int, ...], ...]:
             f"Shapes are given as a dict by name, not as {type(given).__name__}.",
             known=takes(model.inputs),
         )
+    given = {name: extents_of(name, shape, model.inputs) for name, shape in given.items()}
+    model.bind(given)
+    return tuple(given.get(n) or fixed_shape(s) or () for n, s in model.inputs.items())
+
+
+def extents_of(name: Any, shape: Any, wanted: Mapping[str, Signature]) -> tuple[int, ...]:
+    """Return a shape that the caller gave for an input.
+
+    Raises
+    ------
+    InputError (GE-203), ShapeError (GE-201)
+        It is no sequence of whole numbers; no input has such an extent.
+    """
     try:
-        given = {name: tuple(map(index, shape)) for name, shape in given.items()}
+        extents = tuple(map(index, shape))
     except TypeError:
         raise InputError(
             "A shape is a sequence of whole numbers.",
-            known=f"given: {brief(given)}; {takes(model.inputs)}",
+            known=f"given: {brief({name: shape})}; {takes(wanted)}",
         ) from None
-    extents = [(name, n) for name, shape in given.items() for n in shape]
-    wrong = next(((name, n) for name, n in extents if not 0 <= n <= MAX_EXTENT), None)
-    if wrong is not None:
+    wrong = [n for n in extents if not 0 <= n <= MAX_EXTENT]
+    if wrong:
         raise ShapeError(
-            f"A shape of {plain(brief(wrong[0]))} has the extent {brief(wrong[1])}.",
+            f"A shape of {plain(brief(name))} has the extent {brief(wrong[0])}.",
             known=f"extents are 0 to {MAX_EXTENT}",
         )
-    model.bind(given)
-    return tuple(given.get(n) or fixed_shape(s) or () for n, s in model.inputs.items())
+    return extents
+
+
+def zeros(name: str, extents: tuple[int, ...], dtype: str) -> Array:
+    """Return memory for an input. Raises OutOfMemoryError (GE-402)."""
+    try:
+        return np.zeros(extents, dtype)
+    except (MemoryError, ValueError) as error:  # the latter where no array has so many bytes
+        raise OutOfMemoryError(
+            f"There is no memory for the input {shown(name)} of shape {brief(list(extents))}.",
+            known=str(error),
+        ) from None
 
 
 def check_timeout(timeout_s: Any) -> float | None:
@@ -251,13 +283,18 @@ def fitting(name: str, value: Any, signature: Signature) -> Array:
             f"Input '{name}' has dtype {array.dtype}; the model takes {dtype}.",
             hint=f"convert it yourself, for example x.astype('{dtype}')",
         )
-    if dims is not None and not _fits(dims, array.shape):
+    check_fit(name, array.shape, dims)
+    return array
+
+
+def check_fit(name: str, shape: tuple[int, ...], dims: Any) -> None:
+    """Check a shape against the extents that the model takes. Raises ShapeError (GE-201)."""
+    if dims is not None and not _fits(dims, shape):
         wanted = ", ".join("?" if d is None else str(d) for d in dims)
         raise ShapeError(
-            f"Input '{name}' has shape {list(array.shape)}; the model takes [{wanted}].",
-            hint=other_order(array.shape, partial(_fits, dims)),
+            f"Input '{name}' has shape {list(shape)}; the model takes [{wanted}].",
+            hint=other_order(shape, partial(_fits, dims)),
         )
-    return array
 
 
 def _fits(dims: Sequence[Any], shape: tuple[int, ...]) -> bool:
