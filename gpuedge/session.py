@@ -26,9 +26,9 @@ from gpuedge.runtime.inputs import (
     chosen,
     extents_of,
     fixed_shape,
-    no_keywords,
     own_copies,
     shapes_for,
+    wrong_call,
     zeros,
 )
 from gpuedge.runtime.request import check_progress, make_request
@@ -147,7 +147,7 @@ class Session:
     ) -> list[Array]: ...
     @entry
     def run(
-        self, inputs: Any = None, input_feed: Feeds | None = None, *,
+        self, inputs: Any = None, input_feed: Feeds | None = None, *more: Any,
         timeout_s: float | None = None, **keywords: Any,
     ) -> dict[str, Array] | list[Array]:  # fmt: skip
         """Run the model once: ``run(inputs)``, or ``run(output_names, inputs)`` as in ONNX Runtime.
@@ -163,7 +163,7 @@ class Session:
             Seconds after which to give up, waiting for other runs of this session included. It
             also bounds a driver that hangs inside a call: the CPU answers the requests after that,
             and the device is left alone if it does not return.
-        **keywords
+        *more, **keywords
             None are taken; the error shows how inputs are given.
 
         Returns
@@ -192,8 +192,8 @@ class Session:
             The session was closed.
         """
         server, names = self._server, None
-        if keywords:
-            raise no_keywords(keywords, self._model.inputs)
+        if keywords or more:
+            raise wrong_call("run", more, keywords, self._model.inputs)
         if input_feed is not None:
             names, inputs = chosen(inputs, self._model.outputs), input_feed
         seconds = None if timeout_s is None else check_timeout(timeout_s)
@@ -211,8 +211,9 @@ class Session:
 
     @whole
     def run_async(
-        self, inputs: Feeds | None = None, *, timeout_s: float | None = None, **keywords: Any
-    ) -> Answer[dict[str, Array]]:
+        self, inputs: Feeds | None = None, *more: Any,
+        timeout_s: float | None = None, **keywords: Any,
+    ) -> Answer[dict[str, Array]]:  # fmt: skip
         """Queue a run for the session's worker thread and return a future of `run`'s result.
 
         Requests are answered in order. The inputs are copied: their buffers may be used again at
@@ -224,7 +225,7 @@ class Session:
         inputs : mapping of str to array_like, or sequence of array_like
         timeout_s : float, optional
             As for `run`, counted from now: waiting in the queue included.
-        **keywords
+        *more, **keywords
             None are taken, as for `run`.
 
         Returns
@@ -243,8 +244,8 @@ class Session:
         seconds = check_timeout(timeout_s)
         self._server.check_open()
         try:
-            if keywords:
-                raise no_keywords(keywords, self._model.inputs)
+            if keywords or more:
+                raise wrong_call("run_async", more, keywords, self._model.inputs)
             given = by_name(inputs, self._model.inputs)
             arrays = own_copies(check_inputs(given, self._model), given)
         except (UsageError, ModelError, OutOfMemoryError) as error:
@@ -256,8 +257,9 @@ class Session:
 
     @whole
     def bind(
-        self, inputs: Mapping[str, Any], outputs: Mapping[str, Array] | None = None
-    ) -> BoundSession:
+        self, inputs: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, Array] | None = None, *more: Any, **keywords: Any,
+    ) -> BoundSession:  # fmt: skip
         """Bind the model to arrays on its device, and to memory that is read and written in place.
 
         Parameters
@@ -268,6 +270,8 @@ class Session:
             moved at all.
         outputs : mapping of str to ndarray, optional
             Memory for results. Those that are not named stay on the device.
+        *more, **keywords
+            None are taken, as for `run`.
 
         Returns
         -------
@@ -286,6 +290,8 @@ class Session:
             The session was closed.
         """
         self._server.check_open()
+        if keywords or more:
+            raise wrong_call("bind", more, keywords, self._model.inputs)
         from gpuedge import binding  # with all operations
 
         return binding.BoundSession(self._server, self._compiler, self._request, inputs, outputs)

@@ -74,20 +74,33 @@ def chosen(names: Any, outputs: Collection[str]) -> Sequence[str]:
     return names or tuple(outputs)
 
 
-def no_keywords(given: Collection[str], wanted: Mapping[str, Signature]) -> InputError:
-    """Return the error for keywords of a run, which shows the right call."""
-    if any(name in wanted for name in given):
-        names = {name: name if name.isidentifier() else "..." for name in wanted}
-        listed = ", ".join(f"{n!r}: {v}" for n, v in list(names.items())[:MOST_LISTED])
+CALLS = {
+    "run": "run(inputs, timeout_s=1.0) or run(output_names, inputs)",
+    "run_async": "run_async(inputs, timeout_s=1.0)",
+    "bind": "bind(inputs, outputs)",
+}
+"""What calls of a session take."""
+
+
+def wrong_call(
+    call: str, more: Sequence[Any], keywords: Collection[str], wanted: Mapping[str, Signature]
+) -> InputError:
+    """Return the error for more arguments than a call takes, which shows the right call."""
+    names = {name: name if name.isidentifier() else "..." for name in wanted}
+    listed = ", ".join(f"{n!r}: {v}" for n, v in list(names.items())[:MOST_LISTED])
+    right = f"{call}({{{plain(listed)}}})"
+    if not more and any(name in wanted for name in keywords):
         return InputError(
             "Inputs are given as one dict by name, not as keywords.",
             known=takes(wanted),
-            hint=f"run({{{plain(listed)}}})",
+            hint=right,
         )
+    of_ort = "run(None, {...}) is the call of ONNX Runtime"
+    what = "more arguments" if more else f"keyword {shown(next(iter(keywords)))}"
     return InputError(
-        f"A run takes no keyword {shown(next(iter(given)))}.",
-        known=f"it is run(inputs, timeout_s=1.0) or run(output_names, inputs); {takes(wanted)}",
-        hint="run(None, {...}) is the call of ONNX Runtime" if "output_names" in given else None,
+        f"{call} takes no {what}.",
+        known=f"it is {CALLS[call]}; {takes(wanted)}",
+        hint=right if more else of_ort if "output_names" in keywords else None,
     )
 
 
