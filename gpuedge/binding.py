@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuedge.core.dtypes import no_copy
 from gpuedge.core.errors import DTypeError, InputError, ShapeError
-from gpuedge.core.interchange import as_numpy, is_shared
+from gpuedge.core.interchange import memory_of
 from gpuedge.core.text import shown
 from gpuedge.executors.resident import Resident, Residents, SharedInput
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import shapes_of, signature_of
 from gpuedge.ops.array import DeviceArray, check_place, located, over, resident_of
-from gpuedge.runtime.inputs import check_dict, check_names, check_timeout, chosen, fitting
+from gpuedge.runtime.inputs import (
+    check_copies,
+    check_dict,
+    check_names,
+    check_timeout,
+    chosen,
+    fitting,
+)
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.serving import Server
 from gpuedge.runtime.shapes import Compiler
@@ -55,9 +63,12 @@ class BoundSession:
                         asked_by="Session.bind",
                         hint="bind two arrays; a run that fails midway begins again",
                     )
-        self._inputs |= fit
+        bound = self._inputs | fit
+        stand_ins = self._stand_ins(bound)
+        check_copies(self._arrays(fit), stand_ins, self._compiler.model)
+        self._inputs = bound
         self._kinds |= {n: (v.shape, v.dtype) for n, v in self._arrays(fit).items()}
-        self._shapes = shapes_of(self._stand_ins(), frozenset())
+        self._shapes = shapes_of(stand_ins, frozenset())
 
     def _changed(self) -> dict[str, Array]:
         """Return the bound arrays of numpy whose shape or type was changed in place since."""
@@ -81,7 +92,7 @@ class BoundSession:
         if isinstance(value, SharedInput):
             fitting(name, value, signature)
             return value
-        array = _memory_of(value, f"Input {shown(name)}")
+        array = memory_of(value, f"Input {shown(name)}")
         if array is None:
             raise InputError(
                 f"Input {shown(name)} is bound to {type(value).__name__}.",
@@ -102,7 +113,7 @@ class BoundSession:
         memories: dict[str, Array] = {}
         for name, given in outputs.items():
             dtype, dims = known[name]
-            memory = _memory_of(given, f"The memory of output {shown(name)}")
+            memory = memory_of(given, f"The memory of output {shown(name)}")
             if memory is None or not memory.flags.writeable:
                 raise InputError(
                     f"Output {shown(name)} is bound to what cannot be written to.",
@@ -131,9 +142,9 @@ class BoundSession:
                     )
         return memories
 
-    def _stand_ins(self) -> dict[str, Array]:
+    def _stand_ins(self, inputs: Mapping[str, Array | DeviceArray]) -> dict[str, Array]:
         """Return arrays of the inputs' types, in the model's order."""
-        given = ((name, self._inputs[name]) for name in self._wanted)
+        given = ((name, inputs[name]) for name in self._wanted)
         return {n: _stand_in(v) if isinstance(v, DeviceArray) else v for n, v in given}
 
     @staticmethod
@@ -210,17 +221,12 @@ def _value(value: Array | DeviceArray, dtype: str) -> Array | Resident:
         return value.numpy() if dtype == "float16" else resident_of(value)
     if isinstance(value, SharedInput) and value.tensor is not None and value.tensor.is_alive:
         return Resident(dtype, value.shape, value.view(np.ndarray), value.tensor)
-    return value if value.flags.c_contiguous and value.flags.aligned else np.require(
-        value, dtype, ["C", "A"])  # fmt: skip
-
-
-def _memory_of(value: Any, what: str) -> Array | None:
-    """Return an array of numpy over the memory of an array; None for what offers none."""
-    if type(value) is np.ndarray:
+    if value.flags.c_contiguous and value.flags.aligned and value.dtype.isnative:
         return value
-    array = as_numpy(value, what) if is_shared(value) else None
-    is_plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
-    return np.asarray(array) if is_plain else None
+    try:
+        return np.require(value, dtype, ["C", "A"])
+    except MemoryError as error:
+        raise no_copy("the inputs", error) from None
 
 
 def _stand_in(value: DeviceArray) -> Array:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import index
 from typing import TYPE_CHECKING, Any, overload
-
-import numpy as np
 
 from gpuedge.core import config
 from gpuedge.core.errors import InputError, ModelError, OutOfMemoryError, UsageError
@@ -23,14 +20,16 @@ from gpuedge.runtime.health import Health
 from gpuedge.runtime.inputs import (
     Feeds,
     by_name,
+    check_fit,
     check_inputs,
     check_timeout,
     chosen,
-    fitting,
+    extents_of,
     fixed_shape,
-    no_keywords,
     own_copies,
     shapes_for,
+    wrong_call,
+    zeros,
 )
 from gpuedge.runtime.request import check_progress, make_request
 from gpuedge.runtime.serving import Server
@@ -148,7 +147,7 @@ class Session:
     ) -> list[Array]: ...
     @entry
     def run(
-        self, inputs: Any = None, input_feed: Feeds | None = None, *,
+        self, inputs: Any = None, input_feed: Feeds | None = None, *more: Any,
         timeout_s: float | None = None, **keywords: Any,
     ) -> dict[str, Array] | list[Array]:  # fmt: skip
         """Run the model once: ``run(inputs)``, or ``run(output_names, inputs)`` as in ONNX Runtime.
@@ -164,7 +163,7 @@ class Session:
             Seconds after which to give up, waiting for other runs of this session included. It
             also bounds a driver that hangs inside a call: the CPU answers the requests after that,
             and the device is left alone if it does not return.
-        **keywords
+        *more, **keywords
             None are taken; the error shows how inputs are given.
 
         Returns
@@ -193,8 +192,8 @@ class Session:
             The session was closed.
         """
         server, names = self._server, None
-        if keywords:
-            raise no_keywords(keywords, self._model.inputs)
+        if keywords or more:
+            raise wrong_call("run", more, keywords, self._model.inputs)
         if input_feed is not None:
             names, inputs = chosen(inputs, self._model.outputs), input_feed
         seconds = None if timeout_s is None else check_timeout(timeout_s)
@@ -212,8 +211,9 @@ class Session:
 
     @whole
     def run_async(
-        self, inputs: Feeds | None = None, *, timeout_s: float | None = None, **keywords: Any
-    ) -> Answer[dict[str, Array]]:
+        self, inputs: Feeds | None = None, *more: Any,
+        timeout_s: float | None = None, **keywords: Any,
+    ) -> Answer[dict[str, Array]]:  # fmt: skip
         """Queue a run for the session's worker thread and return a future of `run`'s result.
 
         Requests are answered in order. The inputs are copied: their buffers may be used again at
@@ -225,7 +225,7 @@ class Session:
         inputs : mapping of str to array_like, or sequence of array_like
         timeout_s : float, optional
             As for `run`, counted from now: waiting in the queue included.
-        **keywords
+        *more, **keywords
             None are taken, as for `run`.
 
         Returns
@@ -244,8 +244,8 @@ class Session:
         seconds = check_timeout(timeout_s)
         self._server.check_open()
         try:
-            if keywords:
-                raise no_keywords(keywords, self._model.inputs)
+            if keywords or more:
+                raise wrong_call("run_async", more, keywords, self._model.inputs)
             given = by_name(inputs, self._model.inputs)
             arrays = own_copies(check_inputs(given, self._model), given)
         except (UsageError, ModelError, OutOfMemoryError) as error:
@@ -257,8 +257,9 @@ class Session:
 
     @whole
     def bind(
-        self, inputs: Mapping[str, Any], outputs: Mapping[str, Array] | None = None
-    ) -> BoundSession:
+        self, inputs: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, Array] | None = None, *more: Any, **keywords: Any,
+    ) -> BoundSession:  # fmt: skip
         """Bind the model to arrays on its device, and to memory that is read and written in place.
 
         Parameters
@@ -269,6 +270,8 @@ class Session:
             moved at all.
         outputs : mapping of str to ndarray, optional
             Memory for results. Those that are not named stay on the device.
+        *more, **keywords
+            None are taken, as for `run`.
 
         Returns
         -------
@@ -279,12 +282,16 @@ class Session:
         ------
         InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201)
             They do not fit the model; memory of an output is read-only, or shared with another.
+        ModelError (GE-500)
+            An input has to be copied, and what the model computes from it would be too large.
         MixedDevicesError (GE-207)
             An array is on another device.
         ClosedError (GE-204)
             The session was closed.
         """
         self._server.check_open()
+        if keywords or more:
+            raise wrong_call("bind", more, keywords, self._model.inputs)
         from gpuedge import binding  # with all operations
 
         return binding.BoundSession(self._server, self._compiler, self._request, inputs, outputs)
@@ -308,19 +315,24 @@ class Session:
         ------
         InputError (GE-203), ShapeError (GE-201)
             The model has no such input; the shape is missing or does not fit.
+        OutOfMemoryError (GE-402)
+            There is no memory for it.
+        ClosedError (GE-204)
+            The session was closed.
         """
-        signature = signature_of(name, self._model.inputs)
-        extents = fixed_shape(signature) if shape is None else tuple(map(index, shape))
+        self._server.check_open()
+        wanted = self._model.inputs
+        signature = signature_of(name, wanted)
+        extents = fixed_shape(signature) if shape is None else extents_of(name, shape, wanted)
         if extents is None:
             raise InputError(
                 f"The model leaves the shape of {shown(name)} open.", hint="input(name, shape)"
             )
-        latest, shared = self._latest, None
+        check_fit(name, extents, signature[1])
+        array, latest, shared = zeros(name, extents, signature[0]), self._latest, None
         if latest is not None:
             shared = SharedInput.on(latest.executor, signature[0], extents)
-        array = np.zeros(extents, signature[0]) if shared is None else shared
-        fitting(name, array, signature)
-        return array
+        return array if shared is None else shared
 
     @whole
     def warm_up(self, shapes: Mapping[str, Sequence[int]] | None = None) -> None:

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 from gpuedge.core.errors import UnknownDeviceError
+from gpuedge.core.text import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ _ELSEWHERE = {"metal": "darwin", "dx12": "win32"}
 _SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 
 _CALLED = {
-    "": "gpu igpu dgpu cuda nvidia rocm hip amd intel xpu oneapi sycl opencl cl",
+    "": "gpu igpu dgpu npu cuda nvidia tensorrt trt rocm hip migraphx amd intel openvino xpu "
+    "oneapi sycl opencl cl nnapi qnn",
     "vulkan": "vk",
     "gles31": "gl opengl opengles gles egl glsl",
     "gles30": "gles3 webgl",
@@ -43,6 +45,9 @@ _CALLED = {
     "dx12": "dx directx d3d d3d11 d3d12 directml dml",
 }
 """What programs for other libraries call devices of these backends; first those of any backend."""
+
+PROVIDER = "executionprovider"
+"""What names of ONNX Runtime's execution providers end with, in small letters."""
 
 
 def probed(platform: str = sys.platform) -> tuple[str, ...]:
@@ -135,7 +140,7 @@ def target(name: str) -> str:
     found = BUILTIN.get(name) or _plugins().get(name)
     if found is None:
         raise UnknownDeviceError(
-            f"No backend is called {name!r}.",
+            f"No backend is called {shown(name)}.",
             known=f"backends: {', '.join(names())}",
             hint=instead(name),
         )

@@ -142,7 +142,14 @@ def _console(stream: TextIO | None, colourless: bool) -> Console | None:
         from rich.console import Console
     except ImportError:
         return None
-    return Console(file=stream, color_system=None if colourless else "auto")
+
+    class Plain(Console):
+        """Leaves the cursor visible: after SIGTERM or SIGKILL nobody would show it again."""
+
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    return Plain(file=stream, color_system=None if colourless else "auto")
 
 
 def _print(text: str, stream: TextIO) -> None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.record import Record
-from gpuedge.core.text import plain
+from gpuedge.core.text import plain, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,16 +110,11 @@ SETTINGS: dict[str, Setting] = {
     )
 }
 
-OTHERS = frozenset(
-    {
-        "GPUEDGE_CONFIG",
-        "GPUEDGE_EGL",
-        "GPUEDGE_REQUIRE_DRIVERS",
-        "GPUEDGE_TEST_DAWN",
-        "GPUEDGE_TEST_DRIVERS",
-    }
-)
-"""Variables that are no settings: the config file, more drivers, and what only tests read."""
+OTHERS = ("GPUEDGE_CONFIG", "GPUEDGE_EGL")
+"""Variables that are no settings: the config file, and more drivers."""
+
+_OF_TESTS = ("GPUEDGE_REQUIRE_DRIVERS", "GPUEDGE_TEST_DAWN", "GPUEDGE_TEST_DRIVERS")
+"""Those that only tests read."""
 
 _context: ContextVar[Mapping[str, Any] | None] = ContextVar("gpuedge_config", default=None)
 
@@ -190,7 +185,7 @@ def _known(name: str, source: str) -> Setting:
     if name in SETTINGS:
         return SETTINGS[name]
     raise ConfigError(
-        f"There is no setting called {name!r}.",
+        f"There is no setting called {shown(name)}.",
         asked_by=source,
         known=", ".join(SETTINGS),
         hint=nearest(name, SETTINGS),
@@ -274,10 +269,11 @@ def check_environment() -> None:
 
 def unknown_variables() -> dict[str, str]:
     """Return the ``GPUEDGE_*`` variables that are set and mean nothing here, and what may help."""
-    known = {s.variable: None for s in SETTINGS.values()} | dict.fromkeys(sorted(OTHERS))
+    told = [*(s.variable for s in SETTINGS.values()), *OTHERS]
+    known = (*told, *_OF_TESTS)
     unknown = sorted(v for v in os.environ if v.startswith(PREFIX) and v not in known)
-    listed = f"known: {', '.join(s.variable for s in SETTINGS.values())}"
-    return {name: nearest(name, known, PREFIX) or listed for name in unknown}
+    listed = f"known: {', '.join(told)}"
+    return {name: nearest(name.upper(), known, PREFIX) or listed for name in unknown}
 
 
 _told: set[str] = set()

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuedge.core.errors import DTypeError, InexactError, InputError, OutOfMemoryError
-from gpuedge.core.interchange import as_numpy
+from gpuedge.core.interchange import as_array, as_numpy
 
 ACCEPTED = ("float32", "float16")
 BYTES = ("uint8", "int8")
@@ -90,10 +90,9 @@ def as_operand(
         As `as_float32`.
     """
     value = as_numpy(value, what)
-    dtype = getattr(value, "dtype", None)
-    if isinstance(value, np.ma.MaskedArray) or not isinstance(dtype, np.dtype):
+    if isinstance(value, np.ma.MaskedArray) or not isinstance(value, (np.ndarray, np.generic)):
         return as_float32(value, what)
-    if dtype.name not in also:
+    if value.dtype.name not in also:
         return as_float32(value, what, also)
     array = np.asarray(value)
     return _in_order(array, array.dtype, what), array.dtype
@@ -117,14 +116,10 @@ def as_float32(
     OutOfMemoryError (GE-402)
         It has to be copied, and there is no memory for that.
     """
-    if isinstance(value, np.ma.MaskedArray):
-        raise InputError(f"{what} is a masked array; its mask would be lost.", hint="x.filled(0)")
     value = as_numpy(value, what)
-    try:
-        array = np.asarray(value)
-    except Exception as error:  # ragged or endless lists, or whatever __array__ in them raises
-        raise InputError(f"{what} cannot be read as an array: {error}") from None
-    if not hasattr(value, "dtype") and array.dtype.kind in "fiu" and array.dtype != np.float16:
+    array = as_array(value, what)
+    is_typed = isinstance(value, (np.ndarray, np.generic))
+    if not is_typed and array.dtype.kind in "fiu" and array.dtype != np.float16:
         wide = array
         with np.errstate(over="ignore"):
             array = wide.astype(np.float32)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gpuedge.core.errors import GpuEdgeError, InputError
+from gpuedge.core.text import said
 
 ON_HOST = (1, 3, 11, 13)
 """Devices of DLPack (``DLDeviceType`` of dlpack.h) whose memory the host reads: ``kDLCPU``, pinned
@@ -31,7 +34,7 @@ def as_numpy(value: Any, what: str) -> Any:
     Raises
     ------
     InputError (GE-203)
-        It is on another device, or cannot be read.
+        It is on another device, gives a masked array, or cannot be read.
     """
     if isinstance(value, _OURS):
         return value
@@ -40,20 +43,74 @@ def as_numpy(value: Any, what: str) -> Any:
         if hasattr(kind, "__dlpack_device__"):
             _check_on_host(value.__dlpack_device__(), what)
         if hasattr(kind, "__array__") or hasattr(kind, "__array_interface__"):
-            return np.asarray(value)
+            array = np.asanyarray(value)
+            _check_unmasked(array, what)
+            return np.asarray(array)
         if hasattr(kind, "__dlpack__"):
             return np.from_dlpack(value)
         return np.asarray(value) if is_buffer(value) else value
     except GpuEdgeError:
         raise
     except Exception as error:  # whatever the protocols of other packages raise
-        hint = "x.detach()" if getattr(value, "requires_grad", False) is True else None
-        raise InputError(f"{what} cannot be read as an array: {error}", hint=hint) from None
+        raise _unreadable(value, what, error) from None
 
 
-def is_shared(value: Any) -> bool:
-    """Tell whether what `as_numpy` returns of an array of another package has the same memory."""
-    return hasattr(type(value), "__dlpack__") or is_buffer(value)
+def as_array(value: Any, what: str) -> npt.NDArray[Any]:
+    """Return an array of numpy of what `as_numpy` takes, of numbers, and of lists of them.
+
+    Raises
+    ------
+    InputError (GE-203)
+        As `as_numpy`; it is a masked array.
+    """
+    value = as_numpy(value, what)
+    _check_unmasked(value, what)
+    try:
+        return np.asarray(value)
+    except Exception as error:  # ragged or endless lists, or whatever __array__ in them raises
+        raise _unreadable(value, what, error) from None
+
+
+def memory_of(value: Any, what: str) -> npt.NDArray[Any] | None:
+    """Return an array of numpy over the very memory of an array; None for what offers none.
+
+    That memory is what DLPack gives, else the buffer protocol: ``__array__`` may copy.
+
+    Raises
+    ------
+    InputError (GE-203)
+        As `as_numpy`.
+    """
+    if isinstance(value, np.ndarray):
+        return None if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+    if isinstance(value, _OURS):
+        return None
+    kind = type(value)
+    try:
+        if hasattr(kind, "__dlpack_device__"):
+            _check_on_host(value.__dlpack_device__(), what)
+        if hasattr(kind, "__dlpack__"):
+            memory = np.from_dlpack(value)
+        elif is_buffer(value):
+            memory = np.asarray(memoryview(value))
+        else:
+            return None
+    except GpuEdgeError:
+        raise
+    except Exception as error:
+        raise _unreadable(value, what, error) from None
+    if memory.flags.writeable:
+        return memory
+    # numpy does not write to what older packages give by DLPack: that says not whether one may
+    array: npt.NDArray[Any] = as_numpy(value, what)
+    return array if np.may_share_memory(array, memory) else memory
+
+
+def _unreadable(value: Any, what: str, error: Exception) -> InputError:
+    hint = None
+    with suppress(Exception):  # of a property
+        hint = "x.detach()" if value.requires_grad is True else None
+    return InputError(f"{what} cannot be read as an array: {said(error)}", hint=hint)
 
 
 def is_buffer(value: Any) -> bool:
@@ -63,6 +120,11 @@ def is_buffer(value: Any) -> bool:
     except (TypeError, BufferError):
         return False
     return True
+
+
+def _check_unmasked(value: Any, what: str) -> None:
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(f"{what} is a masked array; its mask would be lost.", hint="x.filled(0)")
 
 
 def _check_on_host(device: tuple[int, int], what: str) -> None:

@@ -22,6 +22,9 @@ INDENT = 4
 MOST = 80
 """Characters of a name that a message shows."""
 
+MOST_SAID = 300
+"""Characters of an exception of foreign code that a message shows."""
+
 MOST_LISTED = 16
 """Inputs that a message lists."""
 
@@ -89,6 +92,15 @@ def shown(name: str, most: int = MOST) -> str:
     "'conv1'"
     """
     return f"'{plain(name, most)}'"
+
+
+def said(error: BaseException) -> str:
+    """Return what an exception of foreign code says; its class, where it says nothing."""
+    try:
+        text = str(error)
+    except Exception:  # of the exception itself
+        text = ""
+    return plain(text.strip() or type(error).__name__, MOST_SAID, lines=True)
 
 
 def _clipped(text: str, most: int | None) -> str:

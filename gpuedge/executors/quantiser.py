@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuedge.core.errors import InputError, ModelError
-from gpuedge.core.interchange import as_numpy
+from gpuedge.core.interchange import as_array
 from gpuedge.core.text import shown
 from gpuedge.executors.cpu import the_runtime
 from gpuedge.graph.batchnorm import fold
@@ -170,7 +170,7 @@ def _by_name(model: OnnxModel, number: int, sample: Any) -> Mapping[str, Any]:
 def _checked(model: OnnxModel, samples: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
     for number, given in enumerate(samples):
         sample = {
-            name: np.asarray(as_numpy(value, f"{shown(name)} of calibration sample {number}"))
+            name: as_array(value, f"{shown(name)} of calibration sample {number}")
             for name, value in _by_name(model, number, given).items()
         }
         arrays = {}

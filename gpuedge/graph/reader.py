@@ -496,7 +496,7 @@ def _shown(dims: Sequence[Dim] | None) -> str:
 
 def signature_of(name: Any, inputs: Mapping[str, Signature]) -> Signature:
     """Return dtype and extents of an input. Raises InputError (GE-203) where there is none."""
-    if name not in inputs:
+    if not isinstance(name, str) or name not in inputs:
         raise InputError(f"The model has no input {shown(str(name))}.", known=takes(inputs))
     return inputs[name]
 

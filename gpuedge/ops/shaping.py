@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuedge.core.dtypes import BYTES, rounded
 from gpuedge.core.errors import DTypeError, InputError, ShapeError
-from gpuedge.core.interchange import as_numpy
+from gpuedge.core.interchange import as_array
 from gpuedge.core.words import PadMode
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import axes as counted
@@ -273,7 +273,7 @@ def take(
     if not shape:
         raise ShapeError("take is given a scalar.")
     along = None if axis is None else counted("axis", integer("axis", axis), len(shape))[0]
-    places = np.asarray(as_numpy(indices, "'indices' of take"))
+    places = as_array(indices, "'indices' of take")
     if places.dtype.kind not in "iu":
         raise DTypeError(f"'indices' of take has dtype {places.dtype}.", known="integers")
     extent = int(np.prod(shape)) if along is None else shape[along]

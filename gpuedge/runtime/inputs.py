@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from gpuedge.core.dtypes import no_copy
-from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
+from gpuedge.core.errors import DTypeError, InputError, OutOfMemoryError, ShapeError, UsageError
 from gpuedge.core.interchange import as_numpy
 from gpuedge.core.layouts import other_order
-from gpuedge.core.text import MOST_LISTED, counted, plain, shown
+from gpuedge.core.text import MOST_LISTED, counted, plain, said, shown
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.graph.reader import OnnxModel, Signature, takes
 from gpuedge.opset.windows import MAX_EXTENT
@@ -74,20 +74,33 @@ def chosen(names: Any, outputs: Collection[str]) -> Sequence[str]:
     return names or tuple(outputs)
 
 
-def no_keywords(given: Collection[str], wanted: Mapping[str, Signature]) -> InputError:
-    """Return the error for keywords of a run, which shows the right call."""
-    if any(name in wanted for name in given):
-        names = {name: name if name.isidentifier() else "..." for name in wanted}
-        listed = ", ".join(f"{n!r}: {v}" for n, v in list(names.items())[:MOST_LISTED])
+CALLS = {
+    "run": "run(inputs, timeout_s=1.0) or run(output_names, inputs)",
+    "run_async": "run_async(inputs, timeout_s=1.0)",
+    "bind": "bind(inputs, outputs)",
+}
+"""What calls of a session take."""
+
+
+def wrong_call(
+    call: str, more: Sequence[Any], keywords: Collection[str], wanted: Mapping[str, Signature]
+) -> InputError:
+    """Return the error for more arguments than a call takes, which shows the right call."""
+    names = {name: name if name.isidentifier() else "..." for name in wanted}
+    listed = ", ".join(f"{n!r}: {v}" for n, v in list(names.items())[:MOST_LISTED])
+    right = f"{call}({{{plain(listed)}}})"
+    if not more and any(name in wanted for name in keywords):
         return InputError(
             "Inputs are given as one dict by name, not as keywords.",
             known=takes(wanted),
-            hint=f"run({{{plain(listed)}}})",
+            hint=right,
         )
+    of_ort = "run(None, {...}) is the call of ONNX Runtime"
+    what = "more arguments" if more else f"keyword {shown(next(iter(keywords)))}"
     return InputError(
-        f"A run takes no keyword {shown(next(iter(given)))}.",
-        known=f"it is run(inputs, timeout_s=1.0) or run(output_names, inputs); {takes(wanted)}",
-        hint="run(None, {...}) is the call of ONNX Runtime" if "output_names" in given else None,
+        f"{call} takes no {what}.",
+        known=f"it is {CALLS[call]}; {takes(wanted)}",
+        hint=right if more else of_ort if "output_names" in keywords else None,
     )
 
 
@@ -115,14 +128,24 @@ def check_inputs(inputs: Any, model: OnnxModel) -> dict[str, Array]:
     check_names(inputs, wanted)
     try:
         arrays = {n: fitting(n, inputs[n], s) for n, s in wanted.items()}
-        if sum(a.nbytes for a in arrays.values() if not a.flags.c_contiguous) > MUCH:
-            model.check_shapes({n: a.shape for n, a in arrays.items()})
+        check_copies(arrays, arrays, model)
         return {n: np.require(a, wanted[n][0], ["C", "A"]) for n, a in arrays.items()}
     except (DTypeError, ShapeError) as error:
         error.known = takes(wanted)
         raise
     except MemoryError as error:
         raise no_copy("the inputs", error) from None
+
+
+def check_copies(given: Mapping[str, Array], inputs: Mapping[str, Array], model: OnnxModel) -> None:
+    """Check that a model could compute with all inputs before much of what is given is copied.
+
+    Raises
+    ------
+    InputError (GE-203), ShapeError (GE-201), ModelError (GE-500)
+    """
+    if sum(a.nbytes for a in given.values() if not a.flags.c_contiguous) > MUCH:
+        model.check_shapes({n: a.shape for n, a in inputs.items()})
 
 
 def check_dict(inputs: Any, wanted: Mapping[str, Signature]) -> None:
@@ -154,9 +177,9 @@ def own_copies(arrays: Mapping[str, Array], given: Mapping[str, Any]) -> dict[st
 
     Raises OutOfMemoryError (GE-402).
     """
-    made_here = (bool, int, float, list, tuple)
+    made_here = (bool, int, float, list, tuple)  # a class of these may offer memory of its own
     try:
-        return {n: a if isinstance(given[n], made_here) else a.copy() for n, a in arrays.items()}
+        return {n: a if type(given[n]) in made_here else a.copy() for n, a in arrays.items()}
     except MemoryError as error:
         raise no_copy("the inputs", error) from None
 
@@ -183,22 +206,44 @@ def shapes_for(shapes: Any, model: OnnxModel) -> tuple[tuple[int, ...], ...]:
             f"Shapes are given as a dict by name, not as {type(given).__name__}.",
             known=takes(model.inputs),
         )
+    given = {name: extents_of(name, shape, model.inputs) for name, shape in given.items()}
+    model.bind(given)
+    return tuple(given.get(n) or fixed_shape(s) or () for n, s in model.inputs.items())
+
+
+def extents_of(name: Any, shape: Any, wanted: Mapping[str, Signature]) -> tuple[int, ...]:
+    """Return a shape that the caller gave for an input.
+
+    Raises
+    ------
+    InputError (GE-203), ShapeError (GE-201)
+        It is no sequence of whole numbers; no input has such an extent.
+    """
     try:
-        given = {name: tuple(map(index, shape)) for name, shape in given.items()}
+        extents = tuple(map(index, shape))
     except TypeError:
         raise InputError(
             "A shape is a sequence of whole numbers.",
-            known=f"given: {brief(given)}; {takes(model.inputs)}",
+            known=f"given: {brief({name: shape})}; {takes(wanted)}",
         ) from None
-    extents = [(name, n) for name, shape in given.items() for n in shape]
-    wrong = next(((name, n) for name, n in extents if not 0 <= n <= MAX_EXTENT), None)
-    if wrong is not None:
+    wrong = [n for n in extents if not 0 <= n <= MAX_EXTENT]
+    if wrong:
         raise ShapeError(
-            f"A shape of {plain(brief(wrong[0]))} has the extent {brief(wrong[1])}.",
+            f"A shape of {plain(brief(name))} has the extent {brief(wrong[0])}.",
             known=f"extents are 0 to {MAX_EXTENT}",
         )
-    model.bind(given)
-    return tuple(given.get(n) or fixed_shape(s) or () for n, s in model.inputs.items())
+    return extents
+
+
+def zeros(name: str, extents: tuple[int, ...], dtype: str) -> Array:
+    """Return memory for an input. Raises OutOfMemoryError (GE-402)."""
+    try:
+        return np.zeros(extents, dtype)
+    except (MemoryError, ValueError) as error:  # the latter where no array has so many bytes
+        raise OutOfMemoryError(
+            f"There is no memory for the input {shown(name)} of shape {brief(list(extents))}.",
+            known=str(error),
+        ) from None
 
 
 def check_timeout(timeout_s: Any) -> float | None:
@@ -244,20 +289,25 @@ def fitting(name: str, value: Any, signature: Signature) -> Array:
     array = _as_array(name, value)
     if array.dtype == dtype and array.shape == dims and array.flags.c_contiguous:
         return array
-    if not hasattr(value, "dtype"):
+    if not isinstance(value, (np.ndarray, np.generic)):
         array = _converted(name, array, np.dtype(dtype))
     if array.dtype.newbyteorder("=").name != np.dtype(dtype).name:
         raise DTypeError(
             f"Input '{name}' has dtype {array.dtype}; the model takes {dtype}.",
             hint=f"convert it yourself, for example x.astype('{dtype}')",
         )
-    if dims is not None and not _fits(dims, array.shape):
+    check_fit(name, array.shape, dims)
+    return array
+
+
+def check_fit(name: str, shape: tuple[int, ...], dims: Any) -> None:
+    """Check a shape against the extents that the model takes. Raises ShapeError (GE-201)."""
+    if dims is not None and not _fits(dims, shape):
         wanted = ", ".join("?" if d is None else str(d) for d in dims)
         raise ShapeError(
-            f"Input '{name}' has shape {list(array.shape)}; the model takes [{wanted}].",
-            hint=other_order(array.shape, partial(_fits, dims)),
+            f"Input '{name}' has shape {list(shape)}; the model takes [{wanted}].",
+            hint=other_order(shape, partial(_fits, dims)),
         )
-    return array
 
 
 def _fits(dims: Sequence[Any], shape: tuple[int, ...]) -> bool:
@@ -274,9 +324,11 @@ def _as_array(name: str, value: Any) -> Array:
         )
     try:
         return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever is in a list, or an attribute of an object, raises
         raise InputError(
-            f"Input '{name}' cannot be made an array: {error}.",
+            f"Input '{name}' cannot be made an array: {said(error)}.",
             hint="all rows of a list must have the same length",
         ) from None
 

@@ -15,6 +15,7 @@ from gpuedge.core import config
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import FORK_HINT, NoUsableDeviceError, UnknownDeviceError
 from gpuedge.core.identity import Identity
+from gpuedge.core.text import shown
 from gpuedge.core.times import ADVISED_S
 from gpuedge.probing import pins
 
@@ -51,15 +52,17 @@ def parse(device: str) -> str:
         return text
     # Those of plug-ins are looked up in all installed packages, which takes 15 ms.
     if not name or (name not in backends.PROBED and name not in backends.names()):
-        raise UnknownDeviceError(f"{device!r} names no device.", known=_known(), hint=_meant(text))
+        raise UnknownDeviceError(
+            f"{shown(device)} names no device.", known=_known(), hint=_meant(text)
+        )
     return text
 
 
 def _meant(text: str) -> str:
     """Return what to write instead of a text that names no device."""
-    name = text.partition(":")[0]
+    name = text.partition(":")[0].removesuffix(backends.PROVIDER)
     if name == CPU:
-        return f"'{CPU}', which has no number"
+        return f"'{CPU}', which has no number" if ":" in text else f"write '{CPU}'"
     near = get_close_matches(text, [AUTO, *backends.names()], n=1)
     spelt = f"did you mean {near[0]!r}?" if near else "gpuedge probe lists what is here"
     called = backends.instead(name)

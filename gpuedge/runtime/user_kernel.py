@@ -22,7 +22,7 @@ from gpuedge.core.errors import (
     ShapeError,
     UsageError,
 )
-from gpuedge.core.interchange import as_numpy
+from gpuedge.core.interchange import as_array, as_numpy
 from gpuedge.core.kernel import Number, PushArg
 from gpuedge.core.storage import Storage
 from gpuedge.executors.base import Executor
@@ -330,8 +330,8 @@ def _are_counts(values: Any) -> bool:
 
 def _array(name: str, value: Any, buffer: BufferArg) -> Array:
     value = as_numpy(value, f"'{name}'")
-    array = np.asarray(value)
-    if not hasattr(value, "dtype") and array.dtype.kind in "fiub":
+    array = as_array(value, f"'{name}'")
+    if not isinstance(value, (np.ndarray, np.generic)) and array.dtype.kind in "fiub":
         array = array.astype(buffer.dtype)
     if array.dtype.newbyteorder("=").name != buffer.dtype:
         raise DTypeError(f"'{name}' has dtype {array.dtype}; the shader reads {buffer.dtype}.")

@@ -357,6 +357,7 @@ def test_long_work_shows_on_a_terminal(
     with Output(**options).progress("opening") as tell:
         tell("compile", 3, 57)
     assert ("compile 3 of 57" in stream.getvalue()) == has_bar
+    assert "\x1b[?25l" not in stream.getvalue()  # the cursor: a kill would leave it hidden
 
 
 def test_a_daemon_without_stderr_gets_its_answer(tmp_path: Path) -> None:

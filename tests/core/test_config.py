@@ -133,11 +133,17 @@ def test_unknown_variables_are_listed_and_unknown_names_refused(
 ) -> None:
     monkeypatch.setenv("GPUEDGE_DEVISE", "cpu")
     monkeypatch.setenv("GPUEDGE_QQ", "1")
+    monkeypatch.setenv("GPUEDGE_device", "cpu")
     unknown = config.unknown_variables()
     assert unknown["GPUEDGE_DEVISE"] == "did you mean 'GPUEDGE_DEVICE'?"
     assert unknown["GPUEDGE_QQ"].startswith("known: GPUEDGE_DEVICE, ")
+    assert unknown["GPUEDGE_QQ"].endswith(", GPUEDGE_CONFIG, GPUEDGE_EGL")
+    assert unknown["GPUEDGE_device"] == "did you mean 'GPUEDGE_DEVICE'?"
     with pytest.raises(ConfigError, match="did you mean 'device'"):
         gpuedge.config(devise="cpu")
+    with pytest.raises(ConfigError) as caught:
+        gpuedge.config(**{"a" * 5000: "cpu"})
+    assert len(caught.value.what) < 200
     with pytest.raises(ConfigError, match="fallback"):
         gpuedge.config(fallback="never")
 

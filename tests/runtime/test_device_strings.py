@@ -71,13 +71,23 @@ def test_names_from_elsewhere_are_answered_with_what_to_write(
 @pytest.mark.skipif(sys.platform != "linux", reason="what is written depends on the system")
 def test_a_device_of_another_library_is_refused_with_what_to_write() -> None:
     x = np.zeros(2, np.float32)
-    for text, wanted in (("gpu", "vulkan"), ("CUDA:1", "vulkan"), ("opengl", "gles31")):
+    for text, wanted in (
+        ("gpu", "vulkan"), ("CUDA:1", "vulkan"), ("opengl", "gles31"), ("tensorrt", "vulkan"),
+        ("npu", "vulkan"), ("nnapi", "vulkan"), ("CUDAExecutionProvider", "vulkan"),
+    ):  # fmt: skip
         with pytest.raises(UnknownDeviceError) as caught:
             gpuedge.relu(x, device=text)
         assert str(caught.value.hint).startswith(f"write '{wanted}'; 'auto' takes")
     with pytest.raises(UnknownDeviceError, match="names no device") as caught:
         parse("cpu:0")
     assert caught.value.hint == "'cpu', which has no number"
+    with pytest.raises(UnknownDeviceError) as caught:
+        parse("CPUExecutionProvider")
+    assert caught.value.hint == "write 'cpu'"
+    for call in (lambda: parse("a" * 5000), lambda: gpuedge.probe(backends=["a" * 5000])):
+        with pytest.raises(UnknownDeviceError) as caught:
+            call()
+        assert len(caught.value.what) < 200
     with pytest.raises(UnknownDeviceError, match="No backend is called") as caught:
         gpuedge.probe(backends=["opengl"])
     assert "write 'gles31'" in str(caught.value.hint)

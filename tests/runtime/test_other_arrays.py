@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import re
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from onnx_models import model, value
 import gpuedge
 from gpuedge.core.errors import DTypeError, InputError
 from gpuedge.core.interchange import as_numpy
+from gpuedge.runtime.inputs import own_copies
 
 X = np.arange(-12, 12, dtype=np.float32).reshape(2, 3, 4)
 
@@ -171,3 +173,130 @@ def test_results_are_given_by_dlpack_and_by_the_buffer_protocol() -> None:
     stays = gpuedge.array(X) * 2
     np.testing.assert_array_equal(np.from_dlpack(stays), X * 2)
     np.testing.assert_array_equal(gpuedge.relu(ByDLPack(X)), gpuedge.relu(X))
+
+
+class Copying(ByDLPack):
+    """Its ``__array__`` copies; DLPack gives the memory itself."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self._values.copy()
+
+
+class Unversioned(Copying):
+    """Like packages before DLPack 1.0, whose memory numpy takes as read-only."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self._values
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._values.__dlpack__()
+
+
+@pytest.mark.parametrize("kind", [Copying, Unversioned])
+def test_what_is_bound_is_the_memory_itself_and_no_copy(kind: Any) -> None:
+    values, result = X.copy(), np.zeros_like(X)
+    with identity() as session:
+        bound = session.bind({"x": kind(values)}, {"y": kind(result)})
+        for more in (0, 5):
+            values += more
+            bound.run()
+            np.testing.assert_array_equal(result, X + more)
+
+
+def test_memory_that_cannot_be_had_is_no_output() -> None:
+    class Elsewhere(Copying):
+        def __dlpack__(self, **options: Any) -> Any:
+            raise BufferError("not now")
+
+    with identity() as session, pytest.raises(InputError, match="as an array: not now"):
+        session.bind({"x": X}, {"y": Elsewhere(X.copy())})
+
+
+class Awkward(ByDLPack):
+    """Fails to give its values, by an exception that is asked for."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(X)
+        self._error = error
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise self._error
+
+    @property
+    def requires_grad(self) -> bool:
+        raise RuntimeError("no grad")
+
+
+class SilentError(Exception):
+    """Cannot even say what happened."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Unnamed:
+    """Raises something else than AttributeError for a name that it does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError(name)
+
+
+def released() -> memoryview:
+    """Return a memoryview that has no memory any more."""
+    view = memoryview(X)
+    view.release()
+    return view
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    (released(), "released memoryview"),
+    (Awkward(RuntimeError("not today")), "as an array: not today"),
+    (Awkward(SilentError()), "as an array: SilentError$"),
+    (Awkward(RuntimeError()), "as an array: RuntimeError$"),
+    (Awkward(RuntimeError("a" * 5000)), r"as an array: a{150}\.\.\.a{150}$"),
+    (Unnamed(), ""),
+], ids=["released", "refusing", "silent", "empty", "long", "unnamed"])  # fmt: skip
+def test_objects_that_fail_are_errors_of_an_input(given: Any, words: str) -> None:
+    with identity() as session:
+        for call in (
+            lambda: gpuedge.relu(given),
+            lambda: gpuedge.add(X, given),
+            lambda: gpuedge.array(given),
+            lambda: gpuedge.take(X, given),
+            lambda: session.run([given]),
+            lambda: session.run_async([given]).result(60),
+            lambda: session.bind({"x": given}),
+            lambda: session.bind({"x": X}, {"y": given}),
+        ):
+            with pytest.raises((InputError, DTypeError)) as caught:
+                call()
+            assert re.search(words, caught.value.what)
+
+
+def test_the_mask_of_another_package_is_not_lost() -> None:
+    class Masked:
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+            return np.ma.masked_array(X, X > 0)
+
+    with identity() as session:
+        for call in (
+            lambda: gpuedge.relu(Masked()),
+            lambda: gpuedge.take(X, Masked()),
+            lambda: gpuedge.take(X, np.ma.masked_array([0])),
+            lambda: session.run([Masked()]),
+        ):
+            with pytest.raises(InputError, match="is a masked array"):
+                call()
+
+
+def test_a_class_of_lists_with_memory_of_its_own_is_copied_for_later() -> None:
+    class Listed(list[Any]):
+        memory = X.copy()
+
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+            return self.memory
+
+    given = Listed()
+    arrays = own_copies({"x": np.asarray(given)}, {"x": given})
+    assert np.shares_memory(np.asarray(given), given.memory)
+    assert not np.shares_memory(arrays["x"], given.memory)

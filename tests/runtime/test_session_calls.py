@@ -37,22 +37,25 @@ def test_the_calls_of_onnxruntime_are_taken(session: gpuedge.Session) -> None:
 
 
 @pytest.mark.parametrize(("keywords", "words", "hint"), [
-    (FEEDS, "as one dict by name", "run({'x': x, 'y.1': ...})"),
-    ({"x": X}, "as one dict by name", "run({'x': x, 'y.1': ...})"),
+    (FEEDS, "as one dict by name", "({'x': x, 'y.1': ...})"),
+    ({"x": X}, "as one dict by name", "({'x': x, 'y.1': ...})"),
     ({"timeout": 3}, "no keyword 'timeout'", None),
-    ({"output_names": None, "input_feed": FEEDS}, "no keyword 'output_names'", "run(None, {...})"),
+    ({"output_names": None, "input_feed": FEEDS}, "no keyword 'output_names'", "(None, {...})"),
 ])  # fmt: skip
 def test_keywords_are_refused_with_the_right_call(
     session: gpuedge.Session, keywords: dict[str, Any], words: str, hint: str | None
 ) -> None:
     asynchronous = {n: v for n, v in keywords.items() if n != "input_feed"}
-    for call in (
-        lambda: session.run(**keywords),
-        lambda: session.run_async(**asynchronous).result(60),
-    ):
+    for name, call in {
+        "run": lambda: session.run(**keywords),
+        "run_async": lambda: session.run_async(**asynchronous).result(60),
+        "bind": lambda: session.bind(**keywords),
+    }.items():
         with pytest.raises(InputError, match=words) as caught:
             call()
-        assert caught.value.hint is None if hint is None else hint in str(caught.value.hint)
+        wanted = "run" if "output_names" in keywords else name
+        begins = hint is not None and str(caught.value.hint).startswith(f"{wanted}{hint}")
+        assert caught.value.hint is None if hint is None else begins
 
 
 @pytest.mark.parametrize(("call", "hint"), [
@@ -67,6 +70,21 @@ def test_arrays_one_after_another_are_refused_with_the_right_call(
         call(session)
     assert hint is None or hint in str(caught.value.hint)
     assert "x" in str(caught.value.known) or "outputs" in str(caught.value.known)
+
+
+@pytest.mark.parametrize(("call", "name"), [
+    (lambda s: s.run(None, FEEDS, "options"), "run"),
+    (lambda s: s.run_async(None, FEEDS).result(60), "run_async"),
+    (lambda s: s.bind(X, None, X), "bind"),
+])  # fmt: skip
+def test_more_arguments_are_refused_with_the_right_call(
+    session: gpuedge.Session, call: Callable[[Any], Any], name: str
+) -> None:
+    with pytest.raises(InputError, match=f"{name} takes no more arguments") as caught:
+        call(session)
+    assert caught.value.hint == f"{name}({{'x': x, 'y.1': ...}})"
+    with pytest.raises(InputError, match="as a dict by name, not as NoneType"):
+        session.bind()
 
 
 def test_a_session_is_awaited(session: gpuedge.Session) -> None:

@@ -15,6 +15,7 @@ from onnx_models import model, value
 
 import gpuedge
 from gpuedge.core.errors import (
+    ClosedError,
     DTypeError,
     GpuEdgeError,
     InputError,
@@ -272,3 +273,59 @@ def test_wrong_ways_to_give_inputs_are_told(given: Any, words: str) -> None:
         if len(given) == 1:
             with pytest.raises(InputError, match=words):
                 s.run_async(given[0]).result(60)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "kind", "words"),
+    [
+        ("x", (-1,), ShapeError, "'x' has the extent -1"),
+        ("x", (2**36,), ShapeError, f"has the extent {2**36}"),
+        ("x", (2**70,), ShapeError, f"has the extent {2**70}"),
+        ("x", (2, 2), ShapeError, r"has shape \[2, 2\]"),
+        ("x", (1.5,), InputError, "sequence of whole numbers"),
+        ("x", 5, InputError, "sequence of whole numbers"),
+        ("x", None, InputError, "leaves the shape of 'x' open"),
+        (["x"], (2,), InputError, "no input"),
+        ("any", (2**31 - 1,) * 2, OutOfMemoryError, "no memory for the input 'any'"),
+        ("any", (2**31 - 1,) * 9, OutOfMemoryError, "no memory for the input 'any'"),
+    ],
+)
+def test_memory_for_an_input_of_a_shape_that_cannot_be(
+    name: Any, shape: Any, kind: Any, words: str
+) -> None:
+    node = helper.make_node("Add", ["x", "any"], ["y"])
+    proto = model([node], [value("x", ["N"]), value("any", None)], [value("y", None)])
+    s = gpuedge.Session(proto, device="cpu")
+    with s, pytest.raises(kind, match=words):
+        s.input(name, shape)
+    with pytest.raises(ClosedError):
+        s.input(name, shape)
+
+
+def test_what_is_bound_is_copied_only_where_the_model_can_compute_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sizes, "_memory", lambda: 511 << 20)
+    with session("float32") as s:
+        with pytest.raises(ModelError, match="would need"):
+            s.bind({"x": LARGE})
+        bound = s.bind({"x": np.float32([1])})
+        with pytest.raises(ModelError, match="would need"):
+            bound.run({"x": LARGE})
+        assert bound.run()["y"].numpy() == 1
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_no_memory_for_a_copy_of_what_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "_memory", lambda: 1 << 50)
+    with session("float32") as s, pytest.raises(OutOfMemoryError, match="no memory for a copy"):
+        s.bind({"x": HUGE}).run()
+
+
+def test_bound_arrays_may_have_the_other_order_of_bytes() -> None:
+    x = np.arange(3, dtype=np.dtype(np.float32).newbyteorder())
+    with session("float32") as s:
+        bound = s.bind({"x": x})
+        assert bound.run()["y"].numpy().tolist() == [0, 1, 2]
+        x += 1
+        assert bound.run()["y"].numpy().tolist() == [1, 2, 3]
