@@ -8,7 +8,7 @@ import time
 from gpuedge import __version__, backends
 from gpuedge.core import config
 from gpuedge.core.driver import Candidate
-from gpuedge.core.errors import ConfigError
+from gpuedge.core.errors import BackendUnavailableError, ConfigError
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
 from gpuedge.probing import pins
@@ -390,6 +390,8 @@ def _listed(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate 
         candidates: Sequence[Candidate] = ()
         try:
             candidates = _candidates(name, environ)
+        except BackendUnavailableError as error:  # its package is missing: no driver is tried
+            why = error.reason or why
         except Exception as error:  # a plug-in's
             text = plain(f"{type(error).__name__}: {error}", 300)
             status, why = "broken", Reason("open-failed", text)
