@@ -192,7 +192,7 @@ def _probe(
         if name not in new:
             teller.verdict(name, rows)
     if new:  # as with any change of the setting ``ignore``
-        _warn_of_ids()
+        warn_of_ids()
     rows_of = _looked_at(new, store, deadline_s, begin, teller, stop=stop) if new else {}
     _renew({n: rows_of.get(n, rows) for n, rows in verdicts})
     report = _report(verdicts, rows_of, start)
@@ -200,7 +200,7 @@ def _probe(
     return report
 
 
-def _warn_of_ids() -> None:
+def warn_of_ids() -> None:
     """Warn of ids of entries that are to be ignored, and that no entry has."""
     variable = config.SETTINGS["ignore"].variable
     if not config.get("ignore").value:
