@@ -167,7 +167,7 @@ class Backend(Protocol):
         """The backend's name in device strings."""
 
     def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
-        """List drivers that may exist, without loading any. Never raises for absence."""
+        """List drivers that may exist, without loading any. Never raises for absence of one."""
 
     def enumerate(self, candidate: Candidate) -> Sequence[DeviceInfo]:
         """Load a driver and list its devices.

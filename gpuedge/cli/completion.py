@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuedge import backends
-from gpuedge.cli.main import VERBS, actions_of, build_parser
+from gpuedge.cli.main import FLAGS, VERBS, actions_of, build_parser
 from gpuedge.cli.output import Output
 from gpuedge.runtime.strings import AUTO, CPU
 
@@ -15,6 +15,7 @@ SCHEMA = "gpuedge.completion/1"
 SHELLS = ("bash", "zsh", "fish")
 BASH = """_gpuedge() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[$((COMP_CWORD - 1))]} at= known= word
+  [[ $cur == = ]] && cur=; [[ $prev == = ]] && prev=${COMP_WORDS[$((COMP_CWORD - 2))]}
   for word in "${COMP_WORDS[@]:1:$((COMP_CWORD - 1))}"; do
     case "$at $word" in
 %(places)s
@@ -62,10 +63,12 @@ def run(options: argparse.Namespace, output: Output) -> int:
 def _places() -> Iterator[Choices]:
     for verb in VERBS:
         parser = build_parser(verb)
+        own = actions_of(parser)[verb]
         if verb == next(iter(VERBS)):
-            yield Choices("", VERBS, [one for one in parser._actions if one.option_strings])
-        below = actions_of(actions_of(parser)[verb])
-        yield _place(verb, actions_of(parser)[verb])
+            first = [*parser._actions[1:], *own._actions]  # the help is the verb's
+            yield Choices("", VERBS, [o for o in first if {*o.option_strings} & {*FLAGS}])
+        below = actions_of(own)
+        yield _place(verb, own)
         yield from (_place(f"{verb} {action}", one) for action, one in below.items())
 
 

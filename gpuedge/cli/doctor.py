@@ -258,6 +258,7 @@ def _checked(label: str, resolve: Callable[[], str]) -> Check:
         label = CONFIG_FILE if error.asked_by == CONFIG_FILE else label
         known = f"; {error.known}" if error.known else ""
         fix = error.hint or f"correct {label}, or unset it"
+        fix = fix.replace("gpuedge doctor shows what is missing", "mend what is missing, see above")
         return Check(label, FAIL, error.what.rstrip(".") + known, fix)
 
 

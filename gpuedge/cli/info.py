@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuedge.cli.machine import Machine
 from gpuedge.cli.output import Output
+from gpuedge.core import config
 from gpuedge.core.text import Table
 from gpuedge.probing import api
 from gpuedge.probing.pins import check_pins
@@ -29,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Print what is known without touching any driver."""
+    config.check_environment()
     check_pins()
+    api.warn_of_ids()
     here, rows = Machine(), api.latest()
     devices = [{fact: getattr(row, fact) for fact in FACTS_OF_DEVICES} for row in rows]
     facts = {fact: getattr(here, fact) for fact in FACTS}

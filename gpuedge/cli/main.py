@@ -10,6 +10,7 @@ import argparse
 import errno
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Collection, Sequence
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 
 import gpuedge
 from gpuedge.cli.output import Output
+from gpuedge.core.config import nearest
 from gpuedge.core.errors import (
     BackendUnavailableError,
     DeviceError,
@@ -56,10 +58,13 @@ class _Parser(argparse.ArgumentParser):
     """Reports wrong usage as an error of ours, so that ``--json`` gets a document too."""
 
     def error(self, message: str) -> NoReturn:
+        found = re.search(r"(?:arguments: |choice: ')(-*)(\w[\w-]*)", message)
+        dashes, word = found.groups() if found else ("", "")
+        near = nearest(word, self._option_string_actions if dashes else actions_of(self), dashes)
         raise UsageError(
             f"{message[:1].upper()}{message[1:]}.",
             asked_by="the command line",
-            hint=f"{self.prog} --help",
+            hint=f"{near} {self.prog} --help lists all" if near else f"{self.prog} --help",
         )
 
 
@@ -162,7 +167,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if verb in VERBS:
             below = actions_of(actions_of(parser)[verb])
             arguments = [verb, *word_first(arguments[1:], below)[1]]
-        options = parser.parse_args(arguments)
+        options, rest = parser.parse_known_args(arguments)
+        if rest:
+            at = actions_of(parser)[options.verb]
+            at = actions_of(at).get(getattr(options, "action", ""), at)
+            # What follows an option that is none may be its value, or not.
+            odd = [word for word in rest if word.startswith("-")] or rest
+            at.error(f"unrecognized arguments: {' '.join(odd)}")
         is_verbose = options.verbose > 0  # a traceback of the parser helps nobody
         output = Output(options.json, options.quiet, options.no_color)
         level = max(logging.DEBUG, logging.WARNING - 10 * options.verbose)

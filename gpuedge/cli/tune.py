@@ -72,7 +72,9 @@ def _import(options: argparse.Namespace, output: Output) -> int:
     check_readable(options.file, "file", "--import")
     here = None
     if options.device is not None:
-        here = Identity.from_dict(dict(named_gpu(options.device, "tune", output).identity))
+        here = Identity.from_dict(
+            dict(named_gpu(options.device, f"tune --import {options.file}", output).identity)
+        )
     taken = tunings.take(options.file, "--import", here)
     rows = [
         (one.name, one.kernels, f"not used: {one.why_not}" if one.why_not else "kept")
@@ -96,7 +98,7 @@ def _tune(options: argparse.Namespace, output: Output) -> int:
     shapes = read_shapes(options.shape)
     with blaming(shape=(UsageError,)):
         graph = OnnxModel.load(options.model).specialise(shapes)
-    row = named_gpu(options.device, "tune", output)
+    row = named_gpu(options.device, f"tune {options.model}", output)
     start = time.perf_counter()
     effort: Tuning = "full" if options.full else "fast"
     with (

@@ -163,7 +163,12 @@ def _from_file() -> Mapping[str, Any]:
 
 
 def _unreadable(path: str, error: Exception | str) -> ConfigError:
-    return ConfigError(f"The config file {path} cannot be read: {error}", asked_by="GPUEDGE_CONFIG")
+    why = getattr(error, "strerror", None) or error
+    what, hint = (
+        f"The config file {path} cannot be read: {why}",
+        "correct GPUEDGE_CONFIG, or unset it",
+    )
+    return ConfigError(what, asked_by="GPUEDGE_CONFIG", hint=hint)
 
 
 @lru_cache(maxsize=1)

@@ -479,7 +479,8 @@ def _given(
         return tuple(int(d) for d in shapes[name])
     if wanted is None or not all(isinstance(d, int) for d in wanted):
         dims = (None, 3, 224, 224) if wanted is None else wanted
-        such = tuple(d if isinstance(d, int) else 1 for d in dims)
+        size = 224 if len(dims) == 4 else 1  # of images: 1 would be too small for most networks
+        such = tuple(d if isinstance(d, int) else size if i else 1 for i, d in enumerate(dims))
         raise InputError(
             f"The input {shown(name)} is missing.",
             known=f"its shape is {_shown(wanted)}, which does not say how large it is",

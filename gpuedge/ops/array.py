@@ -6,13 +6,15 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from gpuedge.core import config
 from gpuedge.core.dtypes import ACCEPTED, BYTES, as_operand, no_copy, rounded
 from gpuedge.core.errors import InputError, MixedDevicesError
 from gpuedge.core.interchange import as_numpy
+from gpuedge.core.text import counted
 from gpuedge.device import Device
 from gpuedge.executors.resident import Resident, resident
 from gpuedge.ops.call import Array, Operation, one_operator, recorders, simple
@@ -135,7 +137,7 @@ class DeviceArray:
         chain = Chain(lazy_array)
         model, _ = chain.compiled(lazy_array.request)
         rows = [f"{r.device}: {', '.join(r.ops)} by {r.kernel}" for r in model.rows]
-        what = f"{len(chain.steps)} recorded operations, {len(rows)} kernels"
+        what = f"{counted(len(chain.steps), 'recorded operation')}, {counted(len(rows), 'kernel')}"
         return "\n".join([f"{what}: {model.decision.reason}", *rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -151,11 +153,17 @@ class DeviceArray:
         called = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         name, called = ("sum", "sum") if called == "add.reduce" else (name, called)
         is_ours = "." not in called and name in {*FUNCTIONS, "matmul", "sum"}
-        there = f"gpuedge.{name} does, there; " if is_ours else ""
-        raise TypeError(
-            f"numpy.{called} does not compute arrays on a device: {there}numpy.asarray(x) brings "
-            "one to the host"
-        )
+        raise TypeError(_not_numpy(called, name if is_ours else None))
+
+    if not TYPE_CHECKING:  # or type checkers would take every attribute for one that is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            is_known = hasattr(np.ndarray, name) and not name.startswith("_")
+            known = _not_numpy(f"ndarray.{name}", _METHODS.get(name))
+            raise AttributeError(known if is_known else f"'DeviceArray' has no attribute {name!r}")
+
+        def __getitem__(self, key: Any) -> NoReturn:
+            raise TypeError(_not_numpy("ndarray[...]", "slice"))
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.numpy().copy().__dlpack__(**options)
@@ -181,7 +189,11 @@ class DeviceArray:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        state = "computed" if self.is_computed else f"{self._lazy.length} operations recorded"
+        state = (
+            "computed"
+            if self.is_computed
+            else f"{counted(self._lazy.length, 'operation')} recorded"
+        )
         kind = f"{self.dtype.name}{list(self.shape)}"
         return f"<gpuedge array {kind} on {self.device}: {state}>"
 
@@ -288,6 +300,15 @@ def _record(operation: Operation, values: Sequence[Any]) -> tuple[Any, ...]:
 recorders[DeviceArray] = _record
 
 
+def _not_numpy(called: str, ours: str | None) -> str:
+    """Return what is said of a name of numpy, of which `ours` may be the one in gpuedge."""
+    there = f"gpuedge.{ours} does, there; " if ours else ""
+    return (
+        f"numpy.{called} does not compute arrays on a device: {there}numpy.asarray(x) brings "
+        "one to the host"
+    )
+
+
 def _restored(values: Array, device: str) -> DeviceArray:
     """Return an array that was pickled."""
     return array(values, device=device)
@@ -322,6 +343,13 @@ _FROM_NUMPY = {
     "absolute": "abs",
 }  # fmt: skip
 """Operations that numpy calls by another name."""
+
+_METHODS = {
+    "T": "transpose(x)", "astype": "to_float(x, scale=1.0)", **{name: name for name in (
+        "argmax", "clip", "flatten", "mean", "nonzero", "reshape", "round", "sum", "take",
+        "transpose")},
+}  # fmt: skip
+"""Operations that are attributes of numpy's arrays."""
 
 
 @whole
@@ -404,7 +432,7 @@ def _request_of(operation: Operation, values: Sequence[Any]) -> Request:
             raise MixedDevicesError(
                 f"{operation.op} is given arrays on {_named(first)} and {_named(other)}.",
                 asked_by=f"gpuedge.{operation.op}",
-                hint=f"gpuedge.array(x, device={first.device!r}) moves one of them",
+                hint=f"{_way_to(first)} moves one of them",
             )
     return first
 
@@ -429,12 +457,26 @@ def check_place(what: str, value: DeviceArray, request: Request) -> None:
     if _place(theirs) != _place(request):
         raise MixedDevicesError(
             f"An array on {_named(theirs)} is {what} on {_named(request)}.",
-            hint=f"gpuedge.array(x, device={request.device!r}) moves it",
+            hint=f"{_way_to(request)} moves it",
         )
 
 
 def _place(request: Request) -> tuple[Any, ...]:
     return request.device, request.isolation, id(request.executor)
+
+
+def _way_to(request: Request) -> str:
+    """Return the call that puts an array where a request runs."""
+    if request.executor is not None:
+        return "gpuedge.array(x, device=dev), where dev is the device that gpuedge.open returned,"
+    call = f"gpuedge.array(x, device={request.device!r})"
+    if request.isolation == config.get("isolation").value or request.device in (AUTO, CPU):
+        return call
+    setting = f"isolation={request.isolation!r}"
+    return (
+        f"one device for both, gpuedge.open({request.device!r}, {setting}), or {call} within "
+        f"gpuedge.config({setting})"
+    )
 
 
 def _named(request: Request) -> str:

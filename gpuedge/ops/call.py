@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuedge.core import config
-from gpuedge.core.dtypes import BYTES, as_operand, rounded
+from gpuedge.core.dtypes import ACCEPTED, BYTES, as_operand, rounded
 from gpuedge.core.errors import (
     DTypeError,
     InputError,
@@ -257,7 +257,10 @@ def several(
     UnsupportedOpError (GE-501), DeviceError (GE-4xx)
         The device named cannot do it or failed.
     """
-    inputs = [(n, v if is_lazy(v) else as_numpy(v, f"'{n}' of {op}")) for n, v in inputs]
+    inputs = [
+        (n, v if is_lazy(v) else _as_number(as_numpy(v, f"'{n}' of {op}"), others.get(n, also)))
+        for n, v in inputs
+    ]
     if any(is_lazy(value) for _, value in inputs):
         run = partial(several, op, write=write, key=key, weights=weights, also=also, others=others)
         return _recorded(op, inputs, write, run, device, key, weights, also, others)
@@ -342,12 +345,22 @@ def _recorded(  # noqa: PLR0917  (what `several` was given)
         results = record(operation, values)
     except UsageError as error:
         error.asked_by = error.asked_by or f"gpuedge.{op}"
+        there = {v.dtype.name for v in values if is_lazy(v)}.difference(ACCEPTED)
+        if isinstance(error, DTypeError) and any(dtype in error.what for dtype in there):
+            error.hint = "gpuedge.to_float(x, scale=1.0) makes float32 of it on the device"
         raise
     if is_plain and all(array.dtype == np.float32 for array in arrays.values()):
         if len(_operations) >= SHORTCUTS:
             _operations.clear()
         _operations[short] = operation
     return results
+
+
+def _as_number(value: Any, also: Sequence[str]) -> Any:
+    """Return a number of numpy as one of Python, unless its dtype is one that is taken."""
+    if not isinstance(value, (np.integer, np.floating)) or value.dtype.name in (*ACCEPTED, *also):
+        return value
+    return float(value) if isinstance(value, np.floating) else int(value)
 
 
 def is_lazy(value: Any) -> bool:

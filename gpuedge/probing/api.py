@@ -8,7 +8,7 @@ import time
 from gpuedge import __version__, backends
 from gpuedge.core import config
 from gpuedge.core.driver import Candidate
-from gpuedge.core.errors import ConfigError
+from gpuedge.core.errors import BackendUnavailableError, ConfigError
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
 from gpuedge.probing import pins
@@ -192,7 +192,7 @@ def _probe(
         if name not in new:
             teller.verdict(name, rows)
     if new:  # as with any change of the setting ``ignore``
-        _warn_of_ids()
+        warn_of_ids()
     rows_of = _looked_at(new, store, deadline_s, begin, teller, stop=stop) if new else {}
     _renew({n: rows_of.get(n, rows) for n, rows in verdicts})
     report = _report(verdicts, rows_of, start)
@@ -200,7 +200,7 @@ def _probe(
     return report
 
 
-def _warn_of_ids() -> None:
+def warn_of_ids() -> None:
     """Warn of ids of entries that are to be ignored, and that no entry has."""
     variable = config.SETTINGS["ignore"].variable
     if not config.get("ignore").value:
@@ -390,6 +390,8 @@ def _listed(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate 
         candidates: Sequence[Candidate] = ()
         try:
             candidates = _candidates(name, environ)
+        except BackendUnavailableError as error:  # its package is missing: no driver is tried
+            why = error.reason or why
         except Exception as error:  # a plug-in's
             text = plain(f"{type(error).__name__}: {error}", 300)
             status, why = "broken", Reason("open-failed", text)

@@ -14,11 +14,11 @@ from gpuedge.safety import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpuedge.core.driver import Candidate
     from gpuedge.probing.report import ProbeRow
-    from gpuedge.safety.blocklist import Crash
+    from gpuedge.safety.blocklist import Block
 
 FOLDER = "crashes"
 """As in `gpuedge.safety.blocklist`, which is not imported where that folder is empty."""
@@ -100,38 +100,43 @@ def apply(rows: Sequence[ProbeRow], now: float | None = None) -> Sequence[ProbeR
 
     Only devices that would be used are shown as ``blocked``: what a probe found wrong says more.
     """
-    rules, crashes = pins(), _crashes(now)
-    if not rules and not crashes:
+    rules, block_of = pins(), _blocks(now)
+    if not rules and block_of is None:
         return rows
-    new = [_applied(row, rules, crashes, now) if row.is_usable else row for row in rows]
+    new = [_applied(row, rules, block_of) if row.is_usable else row for row in rows]
     return rows if new == list(rows) else new
 
 
-def _crashes(now: float | None) -> dict[str, list[Crash]]:
-    """Return what the blocklist remembers; it is not imported where its folder is empty."""
+def _blocks(now: float | None) -> Callable[[ProbeRow], Block | None] | None:
+    """Return what tells why a device is blocked; None where the blocklist remembers nothing.
+
+    It is not imported where its folder is empty.
+    """
     folder = paths.cache_folder()
     try:
         if not os.listdir(os.path.join(folder, FOLDER)):
-            return {}
+            return None
     except (OSError, ValueError) as error:
         paths.pass_on(error)
-        return {}
-    from gpuedge.safety.blocklist import Blocklist
+        return None
+    from gpuedge.safety.blocklist import Blocklist, blocked, key_of, surroundings
 
-    return Blocklist(folder).entries(now)
+    crashes = Blocklist(folder).entries(now)
+    where = surroundings() if crashes else ""
+
+    def block_of(row: ProbeRow) -> Block | None:
+        return blocked(crashes.get(key_of(row.info().candidate, row.index or 0, where), ()), now)
+
+    return block_of if crashes else None
 
 
 def _applied(
-    row: ProbeRow, rules: dict[str, str], crashes: dict[str, list[Crash]], now: float | None
+    row: ProbeRow, rules: dict[str, str], block_of: Callable[[ProbeRow], Block | None] | None
 ) -> ProbeRow:
     rule = rules.get(row.device, rules.get(row.backend))
     if rule == "never":
         return row.replace(status="blocked", code="pinned", reason=Reason("pinned").sentence)
-    if rule == "always" or not crashes:
-        return row
-    from gpuedge.safety.blocklist import blocked, key_of
-
-    block = blocked(crashes.get(key_of(row.info().candidate, row.index or 0), ()), now)
+    block = None if rule == "always" or block_of is None else block_of(row)
     if block is None:
         return row
     how = f"to try now: gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"

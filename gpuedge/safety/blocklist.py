@@ -164,15 +164,23 @@ def date(when: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(when))
 
 
-def key_of(candidate: Candidate, index: int) -> str:
+def surroundings() -> str:
+    """Return the state of gpuedge's own files and of the hardware: part of every key.
+
+    It takes a millisecond: every file is looked at.
+    """
+    return "\0".join([machine.library_state(), *machine.hardware()])
+
+
+def key_of(candidate: Candidate, index: int, where: str | None = None) -> str:
     """Return the SHA-256 (hex) of what a device is to the blocklist.
 
     Of the driver, its files, gpuedge's own files and the hardware: a change of any of them is a
     fresh start. Not of the environment: what a driver does to a process is believed whatever
-    variables were set.
+    variables were set. `where` is what `surroundings` returns, for those who need several keys.
     """
     parts = [candidate.backend, candidate.key, candidate.fingerprint, str(index)]
-    text = "\0".join([*parts, "", machine.library_state(), *machine.hardware()])
+    text = "\0".join([*parts, "", surroundings() if where is None else where])
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -79,7 +79,7 @@ def diagnose(
     ({"GPUEDGE_IGNORE": "mali-12"}, GOOD, "settings", "WARN", "names 'mali-12'", "'mali-0012'?"),
     ({"GPUEDGE_DEVICE": "vulcan"}, GOOD, "GPUEDGE_DEVICE", "FAIL", "vulcan", "vulkan"),
     ({"GPUEDGE_DEVICE": "gpu"}, GOOD, "GPUEDGE_DEVICE", "FAIL", "gpu", "'auto'"),
-    ({"GPUEDGE_DEVICE": "wgpu"}, GOOD, "GPUEDGE_DEVICE", "FAIL", "wgpu", "doctor"),
+    ({"GPUEDGE_DEVICE": "wgpu"}, GOOD, "GPUEDGE_DEVICE", "FAIL", "wgpu", "mend what is"),
     ({"GPUEDGE_DEVICE": "vulkan:7"}, GOOD, "GPUEDGE_DEVICE", "FAIL", "vulkan:7", "probe"),
     ({"GPUEDGE_DEVICE": "vulkan"}, GOOD, "GPUEDGE_DEVICE", "PASS", "means vulkan:0", ""),
     ({"GPUEDGE_DEVICE": "cpu"}, GOOD, "GPUEDGE_DEVICE", "PASS", "cpu", ""),

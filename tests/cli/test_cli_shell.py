@@ -56,6 +56,24 @@ def test_a_verb_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> Non
     assert "'prob'" in json.loads(capsys.readouterr().out)["what"]
 
 
+@pytest.mark.parametrize(("typed", "what", "hint"), [
+    ("prob", "'prob'", "did you mean 'probe'? gpuedge --help lists all"),
+    ("db wy", "'wy'", "did you mean 'why'? gpuedge db --help lists all"),
+    ("run --devise vulkan m.onnx", "Unrecognized arguments: --devise.",
+     "did you mean '--device'? gpuedge run --help lists all"),
+    ("db why --devise D138", "--devise", "did you mean '--device'? gpuedge db why --help lists"),
+    ("run m.onnx --shape x=1", "--shape.", "gpuedge run --help"),
+    ("info extra", "Unrecognized arguments: extra.", "gpuedge info --help"),
+    ("run m.onnx --fallback gpu", "'gpu'", "gpuedge run --help"),
+])  # fmt: skip
+def test_what_is_not_known_is_told_with_the_nearest_that_is(
+    typed: str, what: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*typed.split(), "--json"]) == 2
+    body = json.loads(capsys.readouterr().out)
+    assert what in body["what"] and body["hint"].startswith(hint)
+
+
 # --- completion -----------------------------------------------------------------------------------
 
 
@@ -87,13 +105,15 @@ def test_bash_completes_verbs_actions_options_and_choices(script: Path) -> None:
         script, "gpuedge ", "gpuedge pro", "gpuedge db ", "gpuedge --json db w",
         "gpuedge run --fallback ", "gpuedge run --fallb", "gpuedge run --input ", "gpuedge run net",
         "gpuedge conformance --only x r", "gpuedge run --device v", "gpuedge kernels ex",
-        "gpuedge completion f", "gpuedge --device vulkan run --iso",
+        "gpuedge completion f", "gpuedge --device vulkan run --iso", "gpuedge --js",
+        "gpuedge run --isolation =", "gpuedge run --isolation = pr",
     )  # fmt: skip
     assert set(VERBS) <= set(found[0])
     assert found[1] == ["probe"]
     assert {"show", "why", "update", "replay", "--json"} <= set(found[2])
     assert found[3:] == [["why"], ["cpu", "error"], ["--fallback"], [], [], ["run"], ["vulkan"],
-                         ["explain"], ["fish"], ["--isolation"]]  # fmt: skip
+                         ["explain"], ["fish"], ["--isolation"], ["--json"],
+                         ["inline", "process"], ["process"]]  # fmt: skip
 
 
 def test_bash_completes_every_option_of_every_verb(script: Path) -> None:

@@ -79,6 +79,16 @@ def test_wrong_arguments_are_told_before_any_driver_is_touched(
     assert words in told.err and json.loads(told.out)["code"].startswith("GE-")
 
 
+@pytest.mark.parametrize("given", [["MODEL", "--shape", "x=2x3"], ["--import", "FLEET"]])
+def test_the_command_that_is_suggested_names_what_was_given(
+    given: list[str], model: str, fleet: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [{"MODEL": model, "FLEET": fleet}.get(word, word) for word in given]
+    assert main(["tune", *words, "--device", "cpu", "--json"]) == 2
+    named = f"{model} --device" if "MODEL" in given else f"--import {fleet} --device"
+    assert f"gpuedge tune {named} vulkan" in json.loads(capsys.readouterr().out)["hint"]
+
+
 def test_a_device_that_is_not_there_is_told(
     model: str, one_device: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

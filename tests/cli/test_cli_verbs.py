@@ -71,6 +71,17 @@ def test_info_shows_settings_with_their_sources(
     assert body["devices"] == []
 
 
+def test_info_warns_of_what_means_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(config, "_told", set())
+    monkeypatch.setenv("GPUEDGE_DEVCE", "cpu")
+    monkeypatch.setenv("GPUEDGE_IGNORE", "foo-1")
+    assert main(["info", "--json"]) == 0
+    assert "did you mean 'GPUEDGE_DEVICE'?" in caplog.text
+    assert "GPUEDGE_IGNORE names 'foo-1'" in caplog.text
+
+
 @pytest.fixture
 def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Candidate]:
     """Two driver manifests, the only ones this environment shows; nothing is behind them."""

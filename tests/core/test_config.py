@@ -119,8 +119,9 @@ def test_missing_config_file_and_edited_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUEDGE_CONFIG", str(tmp_path / "none.toml"))
-    with pytest.raises(ConfigError, match=r"none\.toml cannot be read"):
+    with pytest.raises(ConfigError, match=r"none\.toml cannot be read: No such file") as caught:
         config.get("device")
+    assert "Errno" not in str(caught.value) and "GPUEDGE_CONFIG" in str(caught.value.hint)
     write(tmp_path / "c.toml", "debug = 2\nbackends = ['vulkan']", monkeypatch)
     assert config.get("debug").value == 2
     assert config.get("backends").value == ("vulkan",)

@@ -231,6 +231,13 @@ def test_binding_errors(shapes: Any, error: type[Exception], words: str) -> None
     assert words in str(caught.value)
 
 
+def test_a_shape_that_is_suggested_is_one_of_an_image() -> None:
+    for dims, such in ((["n", 3, "h", "w"], (1, 3, 224, 224)), (["n", "k"], (1, 1))):
+        with pytest.raises(InputError) as caught:
+            OnnxModel.load(simple("Relu", dims)).specialise()
+        assert caught.value.hint == f"shapes={ {'x': such} }"
+
+
 def test_fixed_extent_and_default_shape() -> None:
     read = OnnxModel.load(simple("Relu", [2, 3]))
     assert read.specialise().types["y"] == TensorType("float32", (2, 3))

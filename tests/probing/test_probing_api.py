@@ -16,11 +16,12 @@ from looks import wait_for_looks
 from probing_fakes import started
 
 from gpuedge import backends
+from gpuedge.backends.wgpu import candidates as finding
 from gpuedge.core.errors import ConfigError, UnknownDeviceError
 from gpuedge.probing import api, run, verdicts
 from gpuedge.probing.api import probe
 from gpuedge.probing.background import WORDS
-from gpuedge.probing.report import ProbeReport
+from gpuedge.probing.report import ProbeProgress, ProbeReport
 from gpuedge.safety.store import load_sealed, save_sealed
 
 
@@ -236,6 +237,18 @@ def test_full_disk_that_has_room_again_gets_what_was_found(
     probe()
     body = load_sealed(store_file(probed), verdicts.SCHEMA)
     assert body is not None and len(body["entries"]) == len(EXPECTED) + 1
+
+
+def test_no_driver_is_tried_of_a_backend_without_its_package(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "native_files", list)
+    monkeypatch.setattr(finding, "find_spec", lambda name: None)
+    steps = list[ProbeProgress]()
+    rows = probe(backends=["wgpu"], refresh=True, progress=steps.append).tried
+    assert [(row.device, row.status, row.code) for row in rows] == [("wgpu", "absent", "no-loader")]
+    assert rows[0].reason.endswith("not installed: No module named 'wgpu'")
+    assert "started" not in {step.stage for step in steps}
 
 
 def test_backend_that_cannot_list_its_drivers_is_broken(

@@ -13,6 +13,7 @@ from probing_fakes import started
 import gpuedge
 from gpuedge.cli.main import main
 from gpuedge.core.errors import ConfigError, UnknownDeviceError
+from gpuedge.probing import pins
 from gpuedge.probing.api import probe
 from gpuedge.safety import blocklist
 from gpuedge.safety.blocklist import Blocklist, Marker, blocked
@@ -230,6 +231,18 @@ GOOD = {
 }
 BLOCKED = {**GOOD, "hard discrete": ("blocked", "crash-blocklist")}
 PINNED = {**GOOD, "hard discrete": ("blocked", "pinned")}
+
+
+def test_own_files_are_looked_at_once_for_all_rows(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = probe()
+    fail_twice("fake:0")
+    looks, look = list[str](), blocklist.machine.library_state
+    monkeypatch.setattr(blocklist.machine, "library_state", lambda: looks.append("") or look())
+    rows = pins.apply(report.tried)
+    assert [row.code for row in rows].count("crash-blocklist") == 1
+    assert len(looks) == 1
 
 
 def test_probe_shows_the_block_in_cached_rows(three: Path) -> None:

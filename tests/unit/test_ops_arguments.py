@@ -64,6 +64,67 @@ def test_numpy_is_refused_an_array_on_a_device_with_what_to_call(call: Any, word
     assert "numpy.asarray(x)" in str(caught.value)
 
 
+@pytest.mark.parametrize(("look", "kind", "words"), [
+    (lambda a: a[0], TypeError, "gpuedge.slice does, there"),
+    (lambda a: a.T, AttributeError, "gpuedge.transpose(x) does, there"),
+    (lambda a: a.reshape(-1), AttributeError, "gpuedge.reshape does, there"),
+    (lambda a: a.sum(), AttributeError, "gpuedge.sum does, there"),
+    (lambda a: a.mean(), AttributeError, "gpuedge.mean does, there"),
+    (lambda a: a.astype("f4"), AttributeError, "gpuedge.to_float(x, scale=1.0) does, there"),
+    (lambda a: a.tolist(), AttributeError, "on a device: numpy.asarray(x) brings"),
+    (lambda a: a.nonsense, AttributeError, "no attribute 'nonsense'"),
+])  # fmt: skip
+def test_what_arrays_of_numpy_have_is_told_by_its_name_here(
+    look: Any, kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=re.escape(words)):
+        look(gpuedge.array(X[0, 0]))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool"])
+def test_bytes_on_a_device_are_told_how_they_become_floats(dtype: str) -> None:
+    given = gpuedge.array(np.array([1, 0, 3], dtype))
+    with pytest.raises(DTypeError, match=dtype) as caught:
+        given + 10
+    assert caught.value.hint is not None
+    assert "gpuedge.to_float(x, scale=1.0)" in caught.value.hint
+    floats = gpuedge.to_float(given, scale=1.0)
+    np.testing.assert_array_equal((floats + 10).numpy(), given.numpy().astype("f4") + 10)
+    with pytest.raises(DTypeError, match="int64") as caught:
+        gpuedge.array(X) + np.ones(4, np.int64)
+    assert "x.astype(numpy.float32)" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.longdouble, np.int64, np.uint32, np.int8])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_numbers_of_numpy_are_taken_as_those_of_python(kind: Any, dtype: str) -> None:
+    host = np.array([1, -2, 3], dtype)
+    there = gpuedge.array(host)
+    three = kind(3)
+    for result in (there * three, three * there, gpuedge.mul(host, three), there * np.mean(host)):
+        assert result.dtype == dtype
+    for result in (there * three, three * there, gpuedge.mul(host, three)):
+        np.testing.assert_array_equal(np.asarray(result), host * np.array(3, dtype))
+    with pytest.raises(InputError, match="too large for float32"):
+        there * np.float64(1e300)
+
+
+def test_one_recorded_operation_is_counted_as_one() -> None:
+    given = gpuedge.array(X)
+    assert repr(given + 1).endswith(": 1 operation recorded>")
+    assert repr(given + 1 + 2).endswith(": 2 operations recorded>")
+    assert "1 recorded operation, " in (given + 1).explain()
+
+
+def test_an_array_elsewhere_is_told_which_device_takes_it() -> None:
+    with gpuedge.open("cpu") as own:
+        for one, other in ((own, "cpu"), ("cpu", own)):
+            first, second = gpuedge.array(X, device=one), gpuedge.array(X, device=other)
+            with pytest.raises(gpuedge.MixedDevicesError) as caught:
+                first + second
+            assert ("device=dev" in str(caught.value.hint)) == (one is own)
+
+
 def test_operators_between_numpy_and_a_device_stay_on_the_device() -> None:
     x = np.float32([[1, -2], [3, 4]])
     y = gpuedge.array(np.float32([[2, 2], [-1, 4]]))

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from hashlib import sha256
+from importlib.util import find_spec
 
 from gpuedge.backends import manifests
 from gpuedge.core.driver import Candidate
+from gpuedge.core.errors import BackendUnavailableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +28,15 @@ _EGL_VARIABLES = ("__EGL_VENDOR_LIBRARY_FILENAMES", "__EGL_VENDOR_LIBRARY_DIRS")
 def candidates(
     environ: Mapping[str, str], backend: str, platform: str = sys.platform
 ) -> list[Candidate]:
-    """List the candidates of a backend: ``wgpu`` has all, ``metal`` and ``dx12`` only theirs."""
-    native = "\0".join(map(_facts, native_files()))
+    """List the candidates of a backend: ``wgpu`` has all, ``metal`` and ``dx12`` only theirs.
+
+    Raises BackendUnavailableError (``no-loader``) where the package is not installed.
+    """
+    files = native_files()
+    if not files and not find_spec("wgpu"):
+        what = "The Python package 'wgpu' cannot be imported."
+        raise BackendUnavailableError(what, known="No module named 'wgpu'", reason="no-loader")
+    native = "\0".join(map(_facts, files))
     listed = []
     if backend in ("wgpu", METAL) and platform == "darwin":
         listed.append(Candidate(backend, METAL, _hash(native), {}))
