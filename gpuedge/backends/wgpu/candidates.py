@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from hashlib import sha256
-from importlib.util import find_spec
 
 from gpuedge.backends import manifests
 from gpuedge.core.driver import Candidate
@@ -33,9 +32,12 @@ def candidates(
     Raises BackendUnavailableError (``no-loader``) where the package is not installed.
     """
     files = native_files()
-    if not files and not find_spec("wgpu"):
-        what = "The Python package 'wgpu' cannot be imported."
-        raise BackendUnavailableError(what, known="No module named 'wgpu'", reason="no-loader")
+    if not files:
+        from importlib.util import find_spec
+
+        if not find_spec("wgpu"):
+            what = "The Python package 'wgpu' cannot be imported."
+            raise BackendUnavailableError(what, known="No module named 'wgpu'", reason="no-loader")
     native = "\0".join(map(_facts, files))
     listed = []
     if backend in ("wgpu", METAL) and platform == "darwin":
