@@ -79,7 +79,7 @@ PAGE = {
     "Raspberry Pi 4, 400": [
         {**VIDEOCORE, "deviceName": "V3D 4.2.14.0", "kernel_version": "6.18.30"},
     ],
-    "Raspberry Pi 3 and earlier": [{"api": "gles20", "GL_RENDERER": "VideoCore IV HW"}],
+    "Raspberry Pi 3, Zero 2 W, late Pi 2": [{"api": "gles20", "GL_RENDERER": "VideoCore IV HW"}],
     "Jetson Orin, Thor": [
         {"api": "vulkan", "deviceName": "NVIDIA Tegra Orin (nvgpu)", "vendorID": 0x10DE,
          "driverID": 4, "driverVersion": (540 << 22) | (4 << 14)},
@@ -90,7 +90,7 @@ PAGE = {
     "RK3588": [{**MALI, "deviceName": "Mali-G610 MC4", "deviceID": 0xA8670000}],
     "RK3566, RK3568": [{**MALI, "deviceName": "Mali-G52 r1 MC1", "deviceID": 0x74021000}],
     "RK3399": [{**MALI, "deviceName": "Mali-T860", "deviceID": 0x8602000}],
-    "the same, vendor's kernel": [
+    "these three rows, with the vendor's kernel": [
         {"api": "gles31", "GL_VENDOR": "ARM", "GL_RENDERER": "Mali-G610",
          "GL_VERSION": "OpenGL ES 3.2 v1.g13p0-01eac0"},
     ],

@@ -11,7 +11,7 @@ import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -343,7 +343,11 @@ def test_a_slow_device_is_told_of_every_ten_seconds(
 def test_ctrl_c_ends_with_the_summary(tmp_path: Path) -> None:
     environment = {**os.environ, **HIDDEN, "GPUEDGE_CACHE_DIR": str(tmp_path / "cache")}
     options = ("--device", "cpu", "--frames", "100000")
-    with started(*options, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as process:
+    # programs that run in the background are started with the signal ignored
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with started(
+        *options, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, preexec_fn=heeds
+    ) as process:
         awaited(process, "frame 1:")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)

@@ -243,7 +243,7 @@ def test_no_driver_is_tried_of_a_backend_without_its_package(
     fakes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finding, "native_files", list)
-    monkeypatch.setattr(finding, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     steps = list[ProbeProgress]()
     rows = probe(backends=["wgpu"], refresh=True, progress=steps.append).tried
     assert [(row.device, row.status, row.code) for row in rows] == [("wgpu", "absent", "no-loader")]

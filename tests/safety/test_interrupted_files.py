@@ -47,7 +47,7 @@ CALLS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "write_atomic": ("fsync", lambda path: paths.write_atomic(path, b"2")),
     "contents": ("open", files.contents),
     "crash": ("open", lambda path: blocklist._read(str(path))),
-    "crashes": ("listdir", lambda path: pins._crashes(None)),
+    "crashes": ("listdir", lambda path: pins._blocks(None)),
 }
 
 
