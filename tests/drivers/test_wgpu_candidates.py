@@ -111,7 +111,8 @@ def test_missing_package_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(physical, "load", api.load.__wrapped__)
     monkeypatch.setattr(api, "native_files", list)
     monkeypatch.setitem(sys.modules, "wgpu", None)
-    monkeypatch.setitem(sys.modules, "wgpu.backends.wgpu_native", None)
+    for name in ("wgpu.backends", "wgpu.backends.wgpu_native"):
+        monkeypatch.setitem(sys.modules, name, None)
     backend = load("wgpu")
     gl = next(c for c in backend.candidates({}) if c.key == "gl")
     with pytest.raises(BackendUnavailableError, match="cannot be imported") as caught:
