@@ -146,7 +146,9 @@ PLACES = {
         limits={"RLIMIT_AS": 512 << 20}, devices=("cpu", "auto"),
         # addresses end in whatever asks next, at some times in the middle of an import
         # (docs/troubleshooting.md)
-        says={".*probe": "right|no device|exit status 3", "verb doctor": "right|FAULT.*MemoryError"},
+        says={
+            ".*probe": "right|no device|exit status 3", "verb doctor": "right|FAULT.*MemoryError"
+        },
         warns="([a-z0-9]+ driver [^\n]*\n)*",
     ),
     "clock": Place(variables={"JUMPS": f"0,{5 * YEARS},{-5 * YEARS},{-70 * YEARS}"}),
