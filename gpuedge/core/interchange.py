@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,7 @@ def as_numpy(value: Any, what: str) -> Any:
     if isinstance(value, _OURS):
         return value
     kind = type(value)
-    try:
-        if hasattr(kind, "__dlpack_device__"):
-            _check_on_host(value.__dlpack_device__(), what)
+    with _reading(value, what):
         if hasattr(kind, "__array__") or hasattr(kind, "__array_interface__"):
             array = np.asanyarray(value)
             _check_unmasked(array, what)
@@ -49,10 +48,6 @@ def as_numpy(value: Any, what: str) -> Any:
         if hasattr(kind, "__dlpack__"):
             return np.from_dlpack(value)
         return np.asarray(value) if is_buffer(value) else value
-    except GpuEdgeError:
-        raise
-    except Exception as error:  # whatever the protocols of other packages raise
-        raise _unreadable(value, what, error) from None
 
 
 def as_array(value: Any, what: str) -> npt.NDArray[Any]:
@@ -85,25 +80,31 @@ def memory_of(value: Any, what: str) -> npt.NDArray[Any] | None:
         return None if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
     if isinstance(value, _OURS):
         return None
-    kind = type(value)
-    try:
-        if hasattr(kind, "__dlpack_device__"):
-            _check_on_host(value.__dlpack_device__(), what)
-        if hasattr(kind, "__dlpack__"):
+    with _reading(value, what):
+        if hasattr(type(value), "__dlpack__"):
             memory = np.from_dlpack(value)
         elif is_buffer(value):
             memory = np.asarray(memoryview(value))
         else:
             return None
-    except GpuEdgeError:
-        raise
-    except Exception as error:
-        raise _unreadable(value, what, error) from None
     if memory.flags.writeable:
         return memory
     # numpy does not write to what older packages give by DLPack: that says not whether one may
     array: npt.NDArray[Any] = as_numpy(value, what)
     return array if np.may_share_memory(array, memory) else memory
+
+
+@contextmanager
+def _reading(value: Any, what: str) -> Iterator[None]:
+    """Check that an array lies in memory of the host; what its protocols raise is InputError."""
+    try:
+        if hasattr(type(value), "__dlpack_device__"):
+            _check_on_host(value.__dlpack_device__(), what)
+        yield
+    except GpuEdgeError:
+        raise
+    except Exception as error:  # whatever the protocols of other packages raise
+        raise _unreadable(value, what, error) from None
 
 
 def _unreadable(value: Any, what: str, error: Exception) -> InputError:
