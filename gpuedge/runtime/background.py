@@ -165,7 +165,6 @@ class Background:
         self._step = threading.Lock()
         self._is_held = False  # by the thread that forks
         self._thread: threading.Thread | None = None
-        self._is_busy = False
         self._job: BackgroundJob | None = None  # under way
 
     def before_fork(self) -> None:
@@ -205,7 +204,7 @@ class Background:
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is nothing to do; False if there still is."""
-        is_idle = self._monitor.wait_for(lambda: not (self._jobs or self._is_busy) or None, seconds)
+        is_idle = self._monitor.wait_for(lambda: not (self._jobs or self._job) or None, seconds)
         return is_idle or False
 
     def end(self) -> None:
@@ -221,15 +220,14 @@ class Background:
     def _work(self) -> None:
         while True:
             with self._lock:
-                self._is_busy, self._job = False, None
+                self._job = None
                 self._monitor.notify()
             self._monitor.wait_for(lambda: self._jobs or self._stop.is_set() or None, IDLE_S)
             with self._lock:
                 if not self._jobs:
                     self._thread = None
                     return
-                job, self._is_busy = self._jobs.popleft(), True
-                self._job = job
+                self._job = job = self._jobs.popleft()
             try:
                 self._do(job)
             except Exception:  # a mistake of ours must not end all that follows
