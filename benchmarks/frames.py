@@ -17,6 +17,7 @@ from common import devices, medians, processor, report
 from onnx import helper, numpy_helper
 
 import gpuedge
+from gpuedge.executors.cpu import spinning
 
 SIDE, WIDTH = 224, 0.25
 HEIGHT_IN, WIDTH_IN = 480, 640
@@ -91,7 +92,7 @@ def uploaded(session: gpuedge.Session, frame: Array) -> str:
 def plain(model: onnx.ModelProto) -> ort.InferenceSession:
     """Return onnxruntime with the options that gpuedge gives it."""
     options = ort.SessionOptions()
-    options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")
+    options.add_session_config_entry(*spinning(ort.__version__))
     return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

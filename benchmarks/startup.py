@@ -25,6 +25,7 @@ from truth.models import MODELS, Net
 
 import gpuedge
 from gpuedge.decide import speeds
+from gpuedge.executors.cpu import spinning
 
 RUNS = 21
 SNIPPETS = {
@@ -124,7 +125,7 @@ THEIRS = {
     "IMPORT": "",
     "MAKE": (
         "o = onnxruntime.SessionOptions()\n"
-        "o.add_session_config_entry('session.intra_op.spin_duration_us', '1000')\n"
+        f"o.add_session_config_entry{spinning(onnxruntime.__version__)!r}\n"
         "s = onnxruntime.InferenceSession(FILE, o, providers=['CPUExecutionProvider'])"
     ),
     "RUN": "s.run(None, feed)",
@@ -161,7 +162,7 @@ def models() -> None:
     Both import ONNX Runtime; imports are a row of their own.
     """
     options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")
+    options.add_session_config_entry(*spinning(onnxruntime.__version__))
     rows, fresh = [], []
     for name, make in MADE.items():
         text, runs = exported(make()), RUNS if name != "resnet-50" else RUNS // 3

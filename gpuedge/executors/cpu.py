@@ -399,7 +399,7 @@ def the_runtime() -> Any:
     return onnxruntime
 
 
-def _spinning(version: str) -> tuple[str, str]:
+def spinning(version: str) -> tuple[str, str]:
     """Return the setting of a version of ONNX Runtime that ends the waiting after a run."""
     major, minor = map(int, version.split(".")[:2])
     if (major, minor) < SPINS_FROM:
@@ -415,7 +415,7 @@ def _session(data: bytes, threads: int, profile: str = "") -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.enable_profiling, options.profile_file_prefix = bool(profile), profile
-    options.add_session_config_entry(*_spinning(onnxruntime.__version__))
+    options.add_session_config_entry(*spinning(onnxruntime.__version__))
     # What it fuses with DequantizeLinear and QuantizeLinear is rounded otherwise than it is
     # written, and otherwise from processor to processor; parts in integers are made by the reader.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
