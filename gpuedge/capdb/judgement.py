@@ -16,6 +16,7 @@ from gpuedge.capdb.matching import ALL, FALSE, Finding, finding, is_stranger, na
 from gpuedge.capdb.restrict import Restrictions, combine
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
+from gpuedge.core.text import nearest
 
 if TYPE_CHECKING:
     from gpuedge.core.identity import Identity
@@ -240,7 +241,7 @@ def unknown_ids() -> dict[str, str]:
     words = [word for word in config.get("ignore").value if word.lower() != ALL]
     known = {entry.id for entry in load()} if words else set()
     unknown = sorted(word for word in words if word.lower() not in known)
-    return {w: config.nearest(w.lower(), known) or "gpuedge db show lists them" for w in unknown}
+    return {w: nearest(w.lower(), known) or "gpuedge db show lists them" for w in unknown}
 
 
 def _strangers(database: Database, ignored: frozenset[str]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from gpuedge.cli.arguments import seconds
 from gpuedge.cli.output import Output, read_json
 from gpuedge.core.errors import InputError, UnknownDeviceError, UsageError
 from gpuedge.core.identity import Identity
-from gpuedge.core.text import Table, counted, plain, shown
+from gpuedge.core.text import Table, counted, nearest, plain, shown
 from gpuedge.probing import api
 from gpuedge.probing.show import forbidden
 
@@ -163,12 +163,12 @@ def devices(named: str | None) -> list[tuple[str, str, Mapping[str, Any] | Ident
     for device in here:
         if named in (device[0], device[0].split(":")[0]):
             return [device]
-    near = get_close_matches(named, [*(source for source, *_ in here), *stored], n=1)
+    near = nearest(named, [*(source for source, *_ in here), *stored])
     raise UnknownDeviceError(
         f"{named!r} is no file, no stored identity and no device of the last probe.",
         asked_by="--device",
         known=f"devices of the last probe: {', '.join(source for source, *_ in here) or 'none'}",
-        hint=f"did you mean {near[0]!r}?" if near else HOW,
+        hint=near or HOW,
     )
 
 

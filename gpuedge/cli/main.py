@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 
 import gpuedge
 from gpuedge.cli.output import Output
-from gpuedge.core.config import nearest
 from gpuedge.core.errors import (
     BackendUnavailableError,
     DeviceError,
@@ -27,6 +26,7 @@ from gpuedge.core.errors import (
     NoUsableDeviceError,
     UsageError,
 )
+from gpuedge.core.text import nearest
 from gpuedge.safety.interrupts import held
 from gpuedge.safety.packages import is_interrupt
 

@@ -11,11 +11,11 @@ from functools import lru_cache
 
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.record import Record
-from gpuedge.core.text import plain, shown
+from gpuedge.core.text import nearest, plain, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
     from contextvars import Token
     from typing import Any
 
@@ -195,18 +195,6 @@ def _known(name: str, source: str) -> Setting:
         known=", ".join(SETTINGS),
         hint=nearest(name, SETTINGS),
     )
-
-
-def nearest(name: str, known: Iterable[str], prefix: str = "") -> str | None:
-    """Return a question about the name that is most like an unknown one; None if none is.
-
-    What all begin with, `prefix`, makes none alike.
-    """
-    from difflib import get_close_matches
-
-    bare = [one.removeprefix(prefix) for one in known]
-    near = get_close_matches(name.removeprefix(prefix), bare, n=1)
-    return f"did you mean {prefix + near[0]!r}?" if near else None
 
 
 def get(name: str, call: Any = None) -> Value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 DEFAULT_WIDTH = 100
 """Columns of text that goes to a file, a pipe or a notebook, unless ``COLUMNS`` says otherwise."""
@@ -101,6 +101,18 @@ def said(error: BaseException) -> str:
     except Exception:  # of the exception itself
         text = ""
     return plain(text.strip() or type(error).__name__, MOST_SAID, lines=True)
+
+
+def nearest(name: str, known: Iterable[str], prefix: str = "") -> str | None:
+    """Return a question about the name that is most like an unknown one; None if none is.
+
+    What all begin with, `prefix`, makes none alike.
+    """
+    from difflib import get_close_matches
+
+    bare = [one.removeprefix(prefix) for one in known]
+    near = get_close_matches(name.removeprefix(prefix), bare, n=1)
+    return f"did you mean {prefix + near[0]!r}?" if near else None
 
 
 def _clipped(text: str, most: int | None) -> str:

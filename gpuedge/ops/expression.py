@@ -6,7 +6,6 @@ import ast
 import math
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from gpuedge.core.dtypes import ACCEPTED, BYTES
 from gpuedge.core.errors import InputError, KernelSyntaxError
+from gpuedge.core.text import nearest
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import ACTIVATIONS
 from gpuedge.ops.call import Array, call
@@ -357,8 +357,7 @@ class _Writer:
     def call(self, tree: ast.Call, name: str) -> str:
         arity = 1 if name in _UNARY or name in ACTIVATIONS else 2 if name in _BINARY else 3
         if name not in NAMES:
-            near = get_close_matches(name.lower(), NAMES, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else None
+            hint = nearest(name.lower(), NAMES)
             raise _error(self.text, tree, f"there is no function '{name}'", hint)
         odd = [a for a in (*tree.args, *tree.keywords) if isinstance(a, (ast.Starred, ast.keyword))]
         if odd:

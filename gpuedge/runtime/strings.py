@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from gpuedge import backends
@@ -15,7 +14,7 @@ from gpuedge.core import config
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import FORK_HINT, NoUsableDeviceError, UnknownDeviceError
 from gpuedge.core.identity import Identity
-from gpuedge.core.text import shown
+from gpuedge.core.text import nearest, shown
 from gpuedge.core.times import ADVISED_S
 from gpuedge.probing import pins
 
@@ -63,8 +62,7 @@ def _meant(text: str) -> str:
     name = text.partition(":")[0].removesuffix(backends.PROVIDER)
     if name == CPU:
         return f"'{CPU}', which has no number" if ":" in text else f"write '{CPU}'"
-    near = get_close_matches(text, [AUTO, *backends.names()], n=1)
-    spelt = f"did you mean {near[0]!r}?" if near else "gpuedge probe lists what is here"
+    spelt = nearest(text, [AUTO, *backends.names()]) or "gpuedge probe lists what is here"
     called = backends.instead(name)
     return f"{called}; 'auto' takes a GPU only where it is faster" if called else spelt
 
