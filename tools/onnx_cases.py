@@ -1,17 +1,17 @@
-"""Runs ONNX's own core cases on driver configurations; writes docs/tables/onnx-cases.md.
+"""Runs ONNX's own cases on driver configurations; writes docs/tables/onnx-cases.md.
 
 Usage: python tools/onnx_cases.py --run [CONFIGURATION...]
        python tools/onnx_cases.py --resume [CONFIGURATION...]
        python tools/onnx_cases.py --only PATTERN [CONFIGURATION...]    (prints, keeps nothing)
-       python tools/onnx_cases.py --left-out    (renews only what the page says of other cases)
        python tools/onnx_cases.py
 
-The cases are those of `tools/onnx_core_cases.txt`, from the onnx package (1.23.2 in the committed
-table). They go through `gpuedge.onnx_backend`, strict: what a device cannot run is `unsupported`
-and is never left to the CPU; every passed case has the devices of its nodes beside it, in
-out/onnx/CONFIGURATION.jsonl. The page is made of all files there. --resume leaves out cases that
-have passed and goes through the others again. A case whose process dies or hangs counts as wrong;
-the next case starts a new process.
+The cases are all of the onnx package (1.23.2 in the committed table). They go through
+`gpuedge.onnx_backend`, strict: what a device cannot run is `unsupported` and is never left to the
+CPU; every passed case has the devices of its nodes beside it, in out/onnx/CONFIGURATION.jsonl. The
+page is made of all files there. --resume leaves out cases that have passed and goes through the
+others again. A case whose process dies or hangs counts as wrong; the next case starts a new
+process. `tools/onnx_core_cases.txt` lists those that the descriptions of operators compute; tests
+take it from here.
 """
 
 from __future__ import annotations
@@ -53,12 +53,14 @@ PATIENCE_S = 900.0
 LISTED = 60
 """Reasons that the page lists, most cases first."""
 
-INTRODUCTION = f"""\
-# ONNX's core cases
+INTRODUCTION = """\
+# ONNX's own cases
 
-Made by `make onnx-cases` (tools/onnx_cases.py); do not edit. {len(CASES)} cases of the onnx package
-go through `gpuedge.onnx_backend`, strict: a GPU computes all of a case, or the case counts as
-unsupported. Configurations are those of `tests/drivers/farm.py`.
+Made by `make onnx-cases` (tools/onnx_cases.py); do not edit. All {count} cases of the onnx package
+{version} go through `gpuedge.onnx_backend`, strict: a GPU computes all of a case, or the case
+counts as unsupported. Configurations are those of `tests/drivers/farm.py`. A case is *ordinary* if
+everything that enters and leaves it is a tensor of {types},
+and its operators are of ONNX's default domain and no training: {ordinary} cases.
 """
 
 
@@ -160,7 +162,7 @@ def run(configuration: str, *, resume: bool) -> None:
     with file.open("w", encoding="utf-8") as out:
         for row in done.values():
             print(json.dumps(row), file=out)
-        for row in results(configuration, [name for name in CASES if name not in done]):
+        for row in results(configuration, [name for name in every_name() if name not in done]):
             print(json.dumps(row), file=out, flush=True)
     counted = Counter(row["status"] for row in read(file).values())
     print(configuration, *(f"{s} {counted[s]}" for s in STATUSES), file=sys.stderr, flush=True)
@@ -179,19 +181,38 @@ def read(file: Path) -> dict[str, dict[str, Any]]:
 
 def page(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     """Return the page of rows by configuration and case."""
-    lines = [INTRODUCTION, "| configuration | passed | unsupported | wrong | share |",
-             "|---|---|---|---|---|"]  # fmt: skip
-    for name, rows in found.items():
-        counted = Counter(row["status"] for row in rows.values())
-        cells = " | ".join(str(counted[s]) for s in STATUSES)
-        lines.append(f"| {name} | {cells} | {100 * counted[PASSED] / len(CASES):.1f} % |")
+    kinds = {name: kind_of(name, model) for name, model in every_case()}
+    ordinary = {name for name, kind in kinds.items() if not kind}
+    lines = [INTRODUCTION.format(
+        count=len(kinds), version=onnx.__version__, ordinary=len(ordinary),
+        types=", ".join(KERNEL_TYPES).lower(),
+    )]  # fmt: skip
+    lines += _counts("Ordinary cases", found, ordinary)
+    lines += _counts("All cases", found, set(kinds))
+    rows = list(Counter(kind for kind in kinds.values() if kind).items())
+    lines += ["", "## What is not ordinary", "", "| what | cases |", "|---|---|"]
+    lines += [f"| {kind} | {count} |" for kind, count in rows]
     lines += ["", "## What does not pass", "", "| configuration | cases | reason | such as |",
               "|---|---|---|---|"]  # fmt: skip
-    for name, rows in found.items():
-        for (status, why), cases in list(reasons(rows.values()).items())[:LISTED]:
+    for name, results_by_case in found.items():
+        for (status, why), cases in list(reasons(results_by_case.values()).items())[:LISTED]:
             text = f"{status}: {why}".replace("|", "\\|")
             lines.append(f"| {name} | {len(cases)} | {text} | {', '.join(cases[:3])} |")
-    return "\n".join([*lines, "", left_out()])
+    return "\n".join([*lines, ""])
+
+
+def _counts(
+    title: str, found: Mapping[str, Mapping[str, Mapping[str, Any]]], names: set[str]
+) -> list[str]:
+    """Return a table of how many of some cases passed, by configuration."""
+    lines = ["", f"## {title}", "", "| configuration | passed | unsupported | wrong | share |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    for configuration, rows in found.items():
+        counted = Counter(row["status"] for name, row in rows.items() if name in names)
+        cells = " | ".join(str(counted[s]) for s in STATUSES)
+        share = 100 * counted[PASSED] / len(names)
+        lines.append(f"| {configuration} | {cells} | {share:.1f} % |")
+    return lines
 
 
 def reasons(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
@@ -213,26 +234,28 @@ def _brief(why: str) -> str:
 KERNEL_TYPES = ("FLOAT", "FLOAT16", "INT8", "UINT8", "INT32", "INT64", "BOOL")
 """Element types of which the core has whole families of cases."""
 
-LEFT_OUT = "## What is left out"
-
-Rule = tuple[str, Callable[[str, Any], bool]]
+Rule = tuple[str, Callable[[Any], bool]]
 RULES: tuple[Rule, ...] = (
-    ("operators written out by the function that defines them (`..._expanded`)",
-     lambda name, model: "_expanded" in name),
-    ("training", lambda name, model: "training" in name or any(
-        n.domain == "ai.onnx.preview.training" for n in model.graph.node)),
+    ("training",
+     lambda model: any(n.domain == "ai.onnx.preview.training" for n in model.graph.node)),
     ("operators of other domains (`ai.onnx.ml`, `ai.onnx.preview`)",
-     lambda name, model: any(n.domain not in ("", "ai.onnx") for n in model.graph.node)),
-    ("sequences and optional values", lambda name, model: any(
-        kind != "tensor_type" for kind, _ in _kinds(model)) or any(
-        "Sequence" in n.op_type or "Optional" in n.op_type for n in model.graph.node)),
-    ("`If`, `Loop`, `Scan`",
-     lambda name, model: any(n.op_type in ("If", "Loop", "Scan") for n in model.graph.node)),
-    ("text", lambda name, model: any(e == "STRING" for _, e in _kinds(model))),
+     lambda model: any(n.domain not in ("", "ai.onnx") for n in model.graph.node)),
+    ("sequences and optional values that enter or leave",
+     lambda model: any(kind != "tensor_type" for kind, _ in _kinds(model))),
+    ("text", lambda model: any(e == "STRING" for _, e in _kinds(model))),
     ("float64, bfloat16, floats of 4 and 8 bits, integers of 2, 4, 16 bits and unsigned ones of 32 "
-     "and 64", lambda name, model: any(e not in KERNEL_TYPES for _, e in _kinds(model))),
+     "and 64", lambda model: any(e not in KERNEL_TYPES for _, e in _kinds(model))),
 )  # fmt: skip
-"""Why cases are none of the core, the first that holds; the rest goes by operator."""
+"""Why cases are not ordinary, the first that holds."""
+
+
+def kind_of(name: str, model: Any) -> str:
+    """Return why a case is not ordinary, nothing if it is; whole networks are."""
+    if model is None:
+        return ""
+    if name.startswith("training_dropout"):
+        return "dropout of the random numbers of numpy"
+    return next((why for why, holds in RULES if holds(model)), "")
 
 
 def _kinds(model: Any) -> list[tuple[str, str]]:
@@ -242,50 +265,23 @@ def _kinds(model: Any) -> list[tuple[str, str]]:
     return [(str(v.WhichOneof("value")), name(v.tensor_type.elem_type)) for v in values]
 
 
-def left_out() -> str:
-    """Return the section about the cases of the onnx package that are not in the core."""
-    groups: dict[str, list[str]] = {why: [] for why, _ in RULES}
-    operators: dict[str, list[str]] = {}
-    total = 0
-    for name, model in every_case():
-        total += 1
-        if name in CASES:
-            continue
-        why = next((why for why, holds in RULES if holds(name, model)), None)
-        if why is not None:
-            groups[why].append(name)
-        else:
-            op = model.graph.node[0].op_type if len(model.graph.node) == 1 else "several"
-            operators.setdefault(op, []).append(name)
-    other = {f"`{op}`": names for op, names in sorted(operators.items())}
-    count = sum(map(len, (*groups.values(), *other.values())))
-    lines = [
-        LEFT_OUT, "",
-        f"The onnx package {onnx.__version__} has {total} cases; {count} of them are outside this "
-        "list (`tools/onnx_core_cases.txt`).",
-        "Being outside says nothing of whether gpuedge runs a case: on the CPU ONNX Runtime "
-        "computes what it knows of them, and a GPU",
-        "what the [table of operators](operators.md) has or ONNX defines by such. Their results "
-        "are not recorded here.", "",
-        "| what | cases | such as |", "|---|---|---|",
-    ]  # fmt: skip
-    rows = [*groups.items(), *sorted(other.items(), key=lambda one: -len(one[1]))]
-    lines += [f"| {why} | {len(names)} | {', '.join(names[:3])} |" for why, names in rows if names]
-    return "\n".join([*lines, ""])
-
-
 def every_case() -> Iterator[tuple[str, Any]]:
-    """Yield the names and models of all cases of the onnx package."""
+    """Yield the names and models of all cases of the onnx package; no model of whole networks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of numpy, while the cases are computed
         for kind in ("node", "real", "simple", "pytorch-converted", "pytorch-operator"):
             for case in load_model_tests(kind=kind):
                 name = case.name.removeprefix("test_")
-                in_core = name in CASES  # networks lie elsewhere, and need not be read
-                model = case.model or (
-                    None if in_core else onnx.load(f"{case.model_dir}/model.onnx")
+                network = kind == "real" and case.model is None
+                yield (
+                    name,
+                    None if network else case.model or onnx.load(f"{case.model_dir}/model.onnx"),
                 )
-                yield name, model
+
+
+def every_name() -> list[str]:
+    """Return the names of all cases of the onnx package."""
+    return [name for name, _ in every_case()]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -295,21 +291,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", action="store_true")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--only", metavar="PATTERN")
-    parser.add_argument("--left-out", action="store_true")
     parser.add_argument("configurations", nargs="*", default=list(CONFIGURATIONS))
     chosen = parser.parse_args(arguments)
     if chosen.child:
         child(chosen.child)
         return 0
     if chosen.only:
-        names = [n for n in CASES for p in chosen.only.split(",") if fnmatch.fnmatch(n, p)]
+        names = [n for n in every_name() for p in chosen.only.split(",") if fnmatch.fnmatch(n, p)]
         for configuration in chosen.configurations:
             for row in results(configuration, names):
                 print(configuration, row["status"], row["case"], row.get("why", ""), flush=True)
-        return 0
-    if chosen.left_out:
-        kept = PAGE.read_text(encoding="utf-8").partition(LEFT_OUT)[0].rstrip()
-        PAGE.write_text(f"{kept}\n\n{left_out()}", encoding="utf-8")
         return 0
     if chosen.run or chosen.resume:
         for configuration in chosen.configurations:
