@@ -118,7 +118,7 @@ CASES: tuple[Case, ...] = (
       for shape, axis in (((7, 9, 3), (0, 1)), ((5, 300), (1,)))),
     _one("argmax", (9, 13), lambda x: Num.of(x.v.argmax(1)), "axis1", axis=1),
     _one("argmax", (3, 5, 4), lambda x: Num.of(x.v.argmax()), "all"),
-    _topk((4, 33), 5, -1, 0), _topk((9, 3, 2), 4, 0, 1),
+    _topk((4, 33), 5, -1, 0), _topk((9, 3, 2), 4, 0, 1), _topk((2, 700), 90, 1, 1),
     _places((211,)), _places((3, 5, 7)), _boxes(20, 6),
     _one("resize", (3, 7, 9), partial(_resized, size=(11, 5)), "11x5", size=(11, 5)),
     _one("resize", (2, 1, 6, 4), partial(_resized, size=(6, 9)), "6x9", size=(6, 9)),

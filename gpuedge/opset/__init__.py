@@ -22,6 +22,7 @@ from gpuedge.opset import (
     resize,
     sampling,
     scan,
+    scatter,
     shape,
     views,
 )
@@ -44,6 +45,7 @@ FAMILIES = (
     quantized,
     gather,
     scan,
+    scatter,
     picking,
 )
 

@@ -13,11 +13,12 @@ import numpy as np
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.elementwise import above, larger, pick, smaller
 from gpuedge.opset.expr import Expr, LoadExpr, Position, where
-from gpuedge.opset.index import Index, Loaded, axes, axis, choose, flatten, of, unflatten
+from gpuedge.opset.index import Index, Loaded, axes, axis, flatten, of, unflatten
 from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import ANY, PICKS, Operator
 from gpuedge.opset.reduce import ranked
 from gpuedge.opset.scan import running_sum
+from gpuedge.opset.sorting import upper_bound
 from gpuedge.opset.tensor import (
     Length,
     Reduce,
@@ -43,28 +44,10 @@ def compacted(flags: Tensor, most: int) -> tuple[Tensor, Tensor]:
     count = flags.size
     sums = running_sum(flags, 0)
     sums.span = 0.0, float(count)
-    places = constant(np.zeros(most, np.int64))
-    for bit in reversed(range((count - 1).bit_length())):
-        places = _further(places, sums, 1 << bit)
+    places = upper_bound(sums, 0, most)
     total = computed((1,), "int64", lambda _: at(sums, (Index(count - 1),)))
     total.span = sums.span
     return places, total
-
-
-def _further(places: Tensor, sums: Tensor, by: int) -> Tensor:
-    """Move every place on by a distance if the sum at its end is no more than its number."""
-    last = sums.size - 1
-
-    def body(position: tuple[Index, ...]) -> Expr:
-        here = at(places, position)
-        end = of(Loaded(here, 0, last)) + (by - 1)
-        end = choose([last - end], end, Index(last))
-        is_before = 1.0 - above(LoadExpr(sums, end), Position(position[0]))
-        return here + float(by) * is_before
-
-    result = computed(places.shape, "int64", body)
-    result.span = 0.0, float(2 * last + 1)
-    return result
 
 
 def _place(places: Tensor, number: Index, shape: Shape) -> tuple[Index, ...]:

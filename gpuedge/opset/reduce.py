@@ -11,16 +11,17 @@ import numpy as np
 
 from gpuedge.core.dtypes import INTEGERS
 from gpuedge.opset.call import OperatorCall
-from gpuedge.opset.elementwise import above, f, magnitude, pick, quotient
+from gpuedge.opset.elementwise import f, magnitude, pick, quotient
 from gpuedge.opset.expr import Expr, Position, apply, lift
-from gpuedge.opset.index import Index, axes, axis
+from gpuedge.opset.index import Index, Loaded, axes, axis, of
 from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import ANY, Operator
-from gpuedge.opset.ranges import largest as largest_of
+from gpuedge.opset.sorting import order
 from gpuedge.opset.tensor import (
     Combine,
     Reduce,
     Tensor,
+    at,
     computed,
     constant,
     mapped,
@@ -28,6 +29,7 @@ from gpuedge.opset.tensor import (
     reduced,
     reshape,
     spread,
+    view,
 )
 
 FIRST_INPUTS = 18
@@ -186,33 +188,17 @@ def _top_k(call: OperatorCall) -> tuple[Tensor, ...]:
 
 
 def ranked(x: Tensor, along: int, count: int, *, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """Return the first elements along an axis by size, and their positions; equal ones stay so.
-
-    Rank every element by how many go before it, then gather those of the first ranks: n
-    comparisons for each of n elements, exact, and the same on every level.
-    """
-    extent = x.shape[along]
+    """Return the first elements along an axis by size, and their positions; equal ones stay so."""
     shape = (*x.shape[:along], count, *x.shape[along + 1 :])
     if 0 in shape:
         return (constant(np.empty(shape, x.dtype)), constant(np.empty(shape, np.int64)))
-    step = axis(x.rank, extent)
-    here = axes(x.shape)
-    there = [*here[:along], step, *here[along + 1 :]]
-    mine, other = spread(x, here), spread(x, there)
-    ahead = above(other, mine) if largest else above(mine, other)
-    is_before = above(Position(here[along]), Position(step))
-    rank = Tensor(
-        x.shape, "int64", Reduce("sum", (extent,), ahead + equal(other, mine) * is_before)
-    )
-    to = axes(shape)
-    ranked = spread(rank, [*to[:along], step, *to[along + 1 :]])
-    hit = equal(ranked, Position(to[along]))
-    at_rank = Tensor(shape, "int64", Reduce("max", (extent,), pick(hit, Position(step), 0.0)))
-    value = spread(x, [*to[:along], step, *to[along + 1 :]])
-    total = Tensor(shape, x.dtype, Reduce("sum", (extent,), pick(hit, value, 0.0)))
-    most = largest_of(x)
-    total.span = (-most, most)
-    return total, at_rank
+    places = order(x, along, count, largest=largest)
+
+    def to(position: tuple[Index, ...]) -> list[Index]:
+        place = of(Loaded(at(places, position), 0, x.shape[along] - 1))
+        return [*position[:along], place, *position[along + 1 :]]
+
+    return view(x, shape, to), places
 
 
 OPERATORS: tuple[Operator, ...] = (

@@ -385,7 +385,9 @@ class Scalars:
         """Return the text of a value, after the statements it needs."""
         for expr in walk(body):
             if self._known(id(expr)) is None and not isinstance(expr, Number):
-                self._assign(self.kind, self._text(expr), id(expr), is_inner=depends(expr))
+                # only where there is an outer part does it matter what goes there
+                inner = self.code.outer is None or depends(expr)
+                self._assign(self.kind, self._text(expr), id(expr), is_inner=inner)
         return self._atom(body)
 
     def _atom(self, expr: Expr) -> str:
