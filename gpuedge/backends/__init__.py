@@ -88,10 +88,9 @@ def names() -> list[str]:
 
 
 def _plugins() -> dict[str, str]:
-    from importlib.metadata import entry_points
+    from gpuedge.safety.packages import plugins
 
-    points = entry_points(group="gpuedge.backends")
-    return {e.name: e.value for e in points if e.name not in BUILTIN}
+    return {n: e.value for n, e in plugins("gpuedge.backends").items() if n not in BUILTIN}
 
 
 class FolderBackend:

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpuedge import backends, capdb
 from gpuedge.backends.base import Candidate
+from gpuedge.core.errors import DriverError
 from gpuedge.core.reasons import Reason
+from gpuedge.core.record import UnfitError
 from gpuedge.probing.protocol import (
     CUT,
     FAILED,
@@ -209,6 +211,7 @@ class DeviceProbe:
         try:
             self._announce("open")
             device = self._opener(self._info.replace(disabled=disabled, limits=limits))
+            check_claims(device.caps)
             reason = self._tested(device, start)
         except Exception as error:
             reason = reason_of(error, "open-failed" if self._step == "open" else "kernel-failed")
@@ -268,6 +271,14 @@ class DeviceProbe:
                 self._evidence |= {"step": "close", **trace(error)}
                 return reason_of(error, "device-lost")
         return reason
+
+
+def check_claims(caps: Caps) -> None:
+    """Raise DriverError where a device claims what none can have, as that of a plug-in may."""
+    try:
+        caps.from_dict(caps.to_dict())
+    except UnfitError as error:
+        raise DriverError("It claims what no device can have.", known=str(error)) from None
 
 
 _WALK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
