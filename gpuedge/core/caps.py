@@ -23,7 +23,7 @@ def _storages(names: tuple[str, ...]) -> tuple[str, ...]:
 Count = Annotated[int, range(MOST_WHOLE)]
 Size = Annotated[int, range(1, MOST_WHOLE)]
 Triple = tuple[Count, Count, Count]
-Storages = Annotated[tuple[str, ...], _storages]
+_BUFFERS = (BUFFER, HALF_BUFFER, UNSIGNED_BUFFER, SIGNED_BUFFER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Caps:
     has_int8_storage: bool | None = None
     has_fp16_arithmetic: bool | None = None
     device_class: str = "generic"
-    storages: Storages = (BUFFER, HALF_BUFFER, UNSIGNED_BUFFER, SIGNED_BUFFER)
+    storages: Annotated[tuple[str, ...], _storages] = _BUFFERS
     has_suballocation: bool = True
     max_texture_size: Count | None = None
     max_texel_buffers: Count = 0

@@ -382,6 +382,11 @@ def chosen() -> tuple[str, ...]:
     return tuple(dict.fromkeys(config.get("backends").value)) or backends.PROBED
 
 
+def everything() -> tuple[str, ...]:
+    """Return the backends that the settings name; where they name none, all, plug-ins too."""
+    return tuple(dict.fromkeys(config.get("backends").value)) or backends.installed()
+
+
 def _listed(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate | ProbeRow]:
     """List the candidates of each backend; one without any has a row instead."""
     listed: list[Candidate | ProbeRow] = []

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpuedge import backends, capdb
-from gpuedge.backends.base import Candidate
+from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.core.errors import DriverError
 from gpuedge.core.reasons import Reason
 from gpuedge.core.record import UnfitError
@@ -35,7 +35,7 @@ from gpuedge.safety.channel import EventChannel
 from gpuedge.safety.contain import contain
 
 if TYPE_CHECKING:
-    from gpuedge.backends.base import DeviceImpl, DeviceInfo
+    from gpuedge.backends.base import DeviceImpl
     from gpuedge.core.caps import Caps
     from gpuedge.probing.quirks import Quirks
     from gpuedge.probing.trials import Trials
@@ -93,7 +93,10 @@ class LevelProbe:
         try:
             backend = backends.load(candidate.backend)
             channel.step("enumerate")
-            devices = backend.enumerate(candidate)
+            devices, opener = backend.enumerate(candidate), backend.open
+            for info in devices:
+                if not isinstance(info, DeviceInfo):
+                    raise TypeError(f"it lists {info!r}, which is no device")
         except Exception as error:
             reason = reason_of(error, "open-failed")
             absent = STATUS_OF.get(reason.code) == "absent"
@@ -106,7 +109,7 @@ class LevelProbe:
         quirks = self._listed(devices, candidate.backend)
         for info in (info for info in devices if info.index not in self._skip):
             told = quirks[info.index]
-            probe = DeviceProbe(info, told, channel, backend.open, ends=self._ends, runs=self._runs)
+            probe = DeviceProbe(info, told, channel, opener, ends=self._ends, runs=self._runs)
             channel.send("device", index=info.index, **probe.run())
 
     def _listed(self, devices: Sequence[DeviceInfo], level: str) -> dict[int, Quirks]:
