@@ -94,9 +94,9 @@ class Caps:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Caps:
-        """Rebuild from `to_dict`; unknown keys are ignored.
+        """Rebuild from `to_dict`; unknown keys are ignored. Raises UnfitError.
 
-        Raises UnfitError for what no device can have: a negative count, an unknown storage.
+        So it does for what no device can have: a negative count, an unknown storage.
         """
         return read(cls, record)
 

@@ -120,6 +120,11 @@ def test_network_is_as_onnxruntime_computes_it(pocl: dict[str, str], name: str) 
     assert (row["status"], row["on"]) == ("passed", ["opencl:0"]), row
 
 
+def test_own_tests_of_the_plug_in_pass(pocl: dict[str, str]) -> None:
+    done = run(pocl, "-m", "pytest", "-q", "-p", "no:cacheprovider", PLUGIN / "tests")
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
 # --- chosen ---------------------------------------------------------------------------------------
 def test_auto_leaves_it_aside_as_a_software_rasteriser(pocl: dict[str, str]) -> None:
     found = told(pocl, "chosen")
