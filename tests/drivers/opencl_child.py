@@ -78,7 +78,9 @@ def chosen() -> dict[str, Any]:
         answered = session.explain().device
     with gpuedge.config(backends=LEVEL):
         best = gpuedge.open(policy=policy).name
-    return {"best": best, "takes": takes, "leaves": leaves, "answered": answered}
+    (row,) = gpuedge.probe(backends=[LEVEL]).devices
+    kind = row.caps["device_class"]
+    return {"class": kind, "best": best, "takes": takes, "leaves": leaves, "answered": answered}
 
 
 def serve(device: str, isolation: str) -> dict[str, Any]:

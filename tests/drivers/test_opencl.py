@@ -129,6 +129,7 @@ def test_own_tests_of_the_plug_in_pass(pocl: dict[str, str]) -> None:
 def test_auto_leaves_it_aside_as_a_software_rasteriser(pocl: dict[str, str]) -> None:
     found = told(pocl, "chosen")
     assert found["leaves"]["opencl:0"] == "software" and found["answered"] == "cpu"
+    assert found["class"] == "cpu-llvm"
     assert found["best"] == "opencl:0" and found["takes"]["opencl:0"] != "software"
 
 
