@@ -173,7 +173,7 @@ def test_faulty_driver_costs_its_row(
     ("fault", "isolation", "code"),
     [
         ("lost@submit:3", "inline", "device-lost"),
-        pytest.param("hang@submit:3", "inline", "device-hung", marks=pytest.mark.long),
+        pytest.param("stuck@submit:3", "inline", "device-hung", marks=pytest.mark.long),
         pytest.param("segv@submit:3", "process", "worker-died", marks=pytest.mark.long),
     ],
 )
@@ -189,10 +189,12 @@ def test_fault_in_service_is_answered_by_the_cpu(
 
 
 @pytest.mark.long
-def test_crash_in_service_is_remembered(pocl: dict[str, str], tmp_path: Path) -> None:
+def test_crashes_in_service_are_remembered(pocl: dict[str, str], tmp_path: Path) -> None:
     good = {**pocl, "GPUEDGE_CACHE_DIR": str(tmp_path / "cache")}
     assert told(good, "serve", "opencl", "inline")["on"] == [6, 0]
-    assert run(faulty(good, "segv@submit:3"), CHILD, "serve", "opencl", "inline").returncode < 0
+    for _ in range(2):  # one alone may be anything
+        crashed = run(faulty(good, "segv@submit:3"), CHILD, "serve", "opencl", "inline")
+        assert crashed.returncode < 0
     done = run(good, "-m", "gpuedge", "probe", "--backend", "opencl", "--json")
     (row,) = json.loads(done.stdout)["tried"]
     assert (row["status"], row["code"]) == ("blocked", "crash-blocklist")

@@ -1,15 +1,17 @@
 /* A layer over any OpenCL driver (cl_loader_layers, which ocl-icd has): crashes, hangs, ends the
- * process, loses the device or has no memory, where GPUFAULT tells it to.
+ * process, loses the device or has no memory, where GPUFAULT tells it to; `stuck@submit` is work that
+ * never ends, while its submission returns.
  *
  * OPENCL_LAYERS=<this library> GPUFAULT=hang@submit:5 my-program
  *
  * Points: create (clCreateContext), allocate (clCreateBuffer), compile (clBuildProgram), submit
  * (clEnqueueNDRangeKernel), read (clEnqueueReadBuffer), teardown (clReleaseContext). */
+#define FAULT_MORE_NAMES "stuck",
 #include "fault.h"
 
 /* Places in the table of functions that a driver gives the loader (cl_icd.h of OpenCL-Headers). */
-enum { CREATE_CONTEXT = 4, RELEASE_CONTEXT = 7, CREATE_BUFFER = 14, BUILD_PROGRAM = 30,
-       READ_BUFFER = 48, ENQUEUE_KERNEL = 59 };
+enum { CREATE_CONTEXT = 4, RELEASE_CONTEXT = 7, QUEUE_INFO = 12, CREATE_BUFFER = 14, BUILD_PROGRAM = 30,
+       READ_BUFFER = 48, ENQUEUE_KERNEL = 59, CREATE_USER_EVENT = 84 };
 enum { LOST = -2 /* CL_DEVICE_NOT_AVAILABLE */, NO_MEMORY = -4 /* CL_MEM_OBJECT_ALLOCATION_FAILURE */ };
 
 typedef void *Handle;
@@ -62,14 +64,30 @@ static int32_t build_program(Handle program, uint32_t count, const Handle *devic
     return call(program, count, devices, options, notify, user);
 }
 
+/* An event that never comes, in the context of a queue. */
+static Handle never(Handle queue) {
+    Handle context = NULL;
+    int32_t (*info)(Handle, uint32_t, size_t, void *, size_t *), code = 0;
+    Handle (*create)(Handle, int32_t *);
+    *(void **)&info = next[QUEUE_INFO];
+    *(void **)&create = next[CREATE_USER_EVENT];
+    info(queue, 0x1090 /* CL_QUEUE_CONTEXT */, sizeof context, &context, NULL);
+    return create(context, &code);
+}
+
 static int32_t enqueue_kernel(Handle queue, Handle kernel, uint32_t axes, const size_t *offset,
                               const size_t *size, const size_t *local, uint32_t count,
                               const Handle *before, Handle *event) {
-    int32_t instead = answer("submit");
-    if (instead) return instead;
     int32_t (*call)(Handle, Handle, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t,
                     const Handle *, Handle *);
     *(void **)&call = next[ENQUEUE_KERNEL];
+    uint64_t due = fault_point("submit");
+    if (due && fault_is("lost")) return LOST;
+    if (due && fault_is("stuck")) {
+        fault_log("submit", due);
+        Handle event_that_never_comes = never(queue);
+        return call(queue, kernel, axes, offset, size, local, 1, &event_that_never_comes, event);
+    }
     return call(queue, kernel, axes, offset, size, local, count, before, event);
 }
 
@@ -93,7 +111,7 @@ EXPORT int32_t clGetLayerInfo(uint32_t name, size_t size, void *value, size_t *n
 }
 
 EXPORT int32_t clInitLayer(uint32_t count, void *const *driver, uint32_t *own_count, void *const **own) {
-    if (count <= ENQUEUE_KERNEL || count > sizeof table / sizeof *table) return -30;
+    if (count <= CREATE_USER_EVENT || count > sizeof table / sizeof *table) return -30;
     next = driver;
     memcpy(table, driver, count * sizeof *table);
     table[CREATE_CONTEXT] = (Handle)create_context;

@@ -24,7 +24,7 @@ not there; CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST; CL_INVALID_COMMAND_QUEU
 
 
 def error_for(error: Any, device: str, what: str = "") -> DeviceError:
-    """Return the error that a `pyopencl.Error` becomes (not raised here)."""
+    """Return the error that a `pyopencl.Error` or `CallError` becomes (not raised here)."""
     known = str(error).strip()[:2000]
     code = getattr(error, "code", None)
     if code in _LOST:

@@ -12,6 +12,7 @@ import pyopencl as cl
 from gpuedge.backends import common
 from gpuedge.core.errors import DeviceLostError
 from gpuedge_opencl import constants as c
+from gpuedge_opencl.calls import CallError
 
 _SPIN_S = 1e-3
 """Shorter work is waited for without sleeping, which may take 100 us longer than asked."""
@@ -37,7 +38,7 @@ class Queue:
         """Raise errors of OpenCL in this block as ours: DeviceError."""
         try:
             yield
-        except (cl.Error, MemoryError) as error:
+        except (cl.Error, CallError, MemoryError) as error:
             ours = c.error_for(error, self.name, what)
             if isinstance(error, MemoryError):  # as pyopencl has it, too
                 ours = common.memory_error(self.name, str(error))

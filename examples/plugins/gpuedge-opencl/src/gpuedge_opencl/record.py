@@ -10,18 +10,20 @@ import numpy as np
 import pyopencl as cl
 
 from gpuedge.backends.base import Dispatch
+from gpuedge_opencl.calls import SIZES, submit
 from gpuedge_opencl.memory import ClBuffer
 from gpuedge_opencl.printer import ENTRY, PLACE_UNIT
 from gpuedge_opencl.program import ClProgram
 from gpuedge_opencl.queue import Queue
 
-_Step = tuple[Any, tuple[int, int, int], tuple[int, int, int]]
+_Step = tuple[int, Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class ClRecording:
-    """Kernels with their arguments, and their sizes: of all invocations, of a workgroup."""
+    """Kernels with their arguments, and what `submit` takes of each."""
 
+    kernels: tuple[Any, ...]
     steps: tuple[_Step, ...]
 
 
@@ -36,23 +38,20 @@ class Recorder:
     ) -> ClRecording:
         """Record work once. The queue works in order, so nothing else makes writes visible."""
         with self._queue.calling():
-            return ClRecording(tuple(_step(dispatch) for dispatch in dispatches))
+            kernels = tuple(_kernel(dispatch) for dispatch in dispatches)
+        pairs = zip(kernels, dispatches, strict=True)
+        return ClRecording(kernels, tuple(_step(kernel, dispatch) for kernel, dispatch in pairs))
 
     def submit(self, recording: ClRecording) -> Any:
         """Put recorded work into the queue; return the event of its end."""
-        queue, event = self._queue.handle, None
         with self._queue.calling():
-            for kernel, size, local in recording.steps:
-                event = cl.enqueue_nd_range_kernel(queue, kernel, size, local)
-            event = event if event is not None else cl.enqueue_marker(queue)
-            queue.flush()
-        return self._queue.submitted(event)
+            return self._queue.submitted(submit(self._queue.handle.int_ptr, recording.steps))
 
     def release(self, recording: ClRecording) -> None:
         """Drop a recording: pyopencl does with the last that refers to it."""
 
 
-def _step(dispatch: Dispatch) -> _Step:
+def _kernel(dispatch: Dispatch) -> Any:
     program = cast(ClProgram, dispatch.program)
     kernel = cl.Kernel(program.program, ENTRY)
     arguments: list[Any] = []
@@ -64,6 +63,10 @@ def _step(dispatch: Dispatch) -> _Step:
         kind = np.float32 if arg.type == "float" else np.int32
         arguments.append(np.frombuffer(dispatch.push, kind, count, arg.offset))
     kernel.set_args(*arguments)
-    local = program.local_size
-    x, y, z = (n * size for n, size in zip(dispatch.groups, local, strict=True))
-    return kernel, (x, y, z), local
+    return kernel
+
+
+def _step(kernel: Any, dispatch: Dispatch) -> _Step:
+    local = cast(ClProgram, dispatch.program).local_size
+    size = (n * each for n, each in zip(dispatch.groups, local, strict=True))
+    return kernel.int_ptr, SIZES(*size), SIZES(*local)
