@@ -77,7 +77,7 @@ def told(environment: Mapping[str, str], *command: object) -> dict[str, Any]:
 
 
 # --- as a device ----------------------------------------------------------------------------------
-@daily.mark(daily.turn(3) == 0)
+@pytest.mark.long
 def test_keeps_the_contract_of_devices(pocl: dict[str, str]) -> None:
     done = run(pocl, CHILD, "contract")
     assert done.returncode == 0, done.stderr[-3000:]
