@@ -133,6 +133,27 @@ def test_auto_leaves_it_aside_as_a_software_rasteriser(pocl: dict[str, str]) -> 
     assert found["best"] == "opencl:0" and found["takes"]["opencl:0"] != "software"
 
 
+FORKED = """
+import os, numpy as np, gpuedge
+gpuedge.open("opencl").close()
+child = os.fork()
+if child:
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+try:
+    gpuedge.relu(np.float32([-1, 2]), device="opencl")
+except gpuedge.NoUsableDeviceError as error:
+    print(error, flush=True)
+    os._exit(7 if gpuedge.relu(np.float32([-1, 2]), device="cpu").tolist() == [0, 2] else 8)
+os._exit(9)
+"""
+
+
+def test_a_fork_has_no_device(pocl: dict[str, str]) -> None:
+    """PoCL's threads stay when its last device is closed, and a forked child has none of them."""
+    done = run(pocl, "-W", "ignore", "-c", FORKED)
+    assert done.returncode == 7 and "forked off after a driver was loaded" in done.stdout
+
+
 # --- faults ---------------------------------------------------------------------------------------
 def faulty(environment: Mapping[str, str], fault: str, cache: Path | None = None) -> dict[str, str]:
     """Return the environment with a fault of the fault kit between loader and driver."""
