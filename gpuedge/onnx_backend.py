@@ -1,9 +1,10 @@
 """The ONNX backend interface (`onnx.backend.base.Backend`) over `gpuedge.Session`.
 
 Device strings are ``CPU``, ``VULKAN``, ``GLES31``, ``GLES30``, ``GLES20``, ``WGPU`` and ``AUTO``,
-in any case, with an optional ``:index``. A named GPU is strict: what it cannot run raises
-`BackendIsNotSupposedToImplementIt` and is never handed to the CPU, so a conformance run over a GPU
-tests that GPU and nothing else. Host arithmetic on shapes shows in `placement` as device ``host``.
+and names of plug-ins, in any case, with an optional ``:index``. A named GPU is strict: what it
+cannot run raises `BackendIsNotSupposedToImplementIt` and is never handed to the CPU, so a
+conformance run over a GPU tests that GPU and nothing else. Host arithmetic on shapes shows in
+`placement` as device ``host``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from gpuedge import backends
 from gpuedge.core.errors import (
     InexactError,
     InputError,
@@ -33,7 +35,7 @@ __all__ = ["GpuEdgeBackend", "GpuEdgeRep", "is_compatible", "prepare", "run_mode
            "supports_device"]  # fmt: skip
 
 DEVICES = ("CPU", "VULKAN", "GLES31", "GLES30", "GLES20", "WGPU", "AUTO")
-_DEVICE = re.compile(rf"({'|'.join(DEVICES)})(:\d+)?", re.IGNORECASE)
+_DEVICE = re.compile(r"(\w+)(:\d+)?")
 
 
 def parse_device(device: str) -> str:
@@ -44,7 +46,9 @@ def parse_device(device: str) -> str:
     UnknownDeviceError (GE-102)
         It names no device of this interface.
     """
-    if not _DEVICE.fullmatch(device):
+    named = _DEVICE.fullmatch(device)
+    name = named.group(1) if named else ""
+    if name.upper() not in DEVICES and name.lower() not in backends.names():
         raise UnknownDeviceError(
             f"{device!r} is not a device of the ONNX backend.",
             known=", ".join(DEVICES) + ", each with an optional :index",
@@ -230,7 +234,9 @@ class GpuEdgeBackend(Backend):
             return True
         import gpuedge
 
-        rows: Iterable[Mapping[str, Any]] = gpuedge.probe().to_dict()["tried"]
+        rows: Iterable[Mapping[str, Any]] = gpuedge.probe(backends=[name.split(":")[0]]).to_dict()[
+            "tried"
+        ]
         usable = [row["device"] for row in rows if row["status"] == "ok"]
         return any(name in (named, named.split(":")[0]) for named in usable)
 

@@ -88,6 +88,8 @@ install_drivers() {
   [ "$purpose" != arm64 ] || packages="qemu-user-static"
   if [ "$purpose" = test ]; then
     packages="$packages vulkan-validationlayers spirv-tools glslang-tools"
+    # What examples/plugins/gpuedge-opencl is tested on: 43 MB to fetch, with a compiler of its own.
+    packages="$packages pocl-opencl-icd"
     # A node from elsewhere brings its own npm, which Debian's packages would conflict with.
     command -v node >/dev/null 2>&1 || packages="$packages nodejs"
     command -v npm >/dev/null 2>&1 || packages="$packages npm"

@@ -69,7 +69,8 @@ def instead(name: str, platform: str = sys.platform) -> str | None:
         Of a device or a backend, in small letters.
     platform : str, optional
     """
-    if name in BUILTIN and _ELSEWHERE.get(name, platform) == platform:
+    is_ours = name in BUILTIN and _ELSEWHERE.get(name, platform) == platform
+    if is_ours or name in _plugins():
         return None
     called = {word: backend for backend, words in _CALLED.items() for word in words.split()}
     found = called.get(name, called.get(name.rstrip("0123456789"), name))
@@ -87,11 +88,15 @@ def names() -> list[str]:
     return [*(name for name in known if name != "null"), *sorted(_plugins())]
 
 
-def _plugins() -> dict[str, str]:
-    from importlib.metadata import entry_points
+def installed() -> tuple[str, ...]:
+    """Return the backends that `gpuedge.probe()` tries by default, and those of plug-ins."""
+    return (*PROBED, *sorted(_plugins()))
 
-    points = entry_points(group="gpuedge.backends")
-    return {e.name: e.value for e in points if e.name not in BUILTIN}
+
+def _plugins() -> dict[str, str]:
+    from gpuedge.safety.packages import plugins
+
+    return {n: e.value for n, e in plugins("gpuedge.backends").items() if n not in BUILTIN}
 
 
 class FolderBackend:

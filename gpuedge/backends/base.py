@@ -5,7 +5,8 @@ shapes, dtypes or limits (that happened above), does not choose kernels and does
 It reports only what could not be foreseen: a lost device, exhausted memory, a timeout, a refusal.
 
 To add a GPU API copy ``backends/null/``, fill it in, and name the class under the entry-point group
-``gpuedge.backends``. All backend code may import ``gpuedge.core`` and its own GPU library only.
+``gpuedge.backends``; what prints a language of its own, under ``gpuedge.printers``. All backend
+code may import ``gpuedge.core`` and its own GPU library only.
 """
 
 from __future__ import annotations

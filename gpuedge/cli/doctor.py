@@ -114,8 +114,9 @@ def run(options: argparse.Namespace, output: Output) -> int:
         checks = [*environment_checks(here), *processor_checks(here.processor)]
         try:
             report = api.probe(
-                refresh=options.refresh, deadline_s=options.deadline, progress=progress
-            )
+                refresh=options.refresh, deadline_s=options.deadline, progress=progress,
+                backends=api.everything(),
+            )  # fmt: skip
             checks += report_checks(report)
         except GpuEdgeError:
             report = ProbeReport((), here.version)

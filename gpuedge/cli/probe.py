@@ -53,8 +53,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
         blamed = {"backend": (UnknownDeviceError,)} if options.backend else {}
         with testing(output) as progress, blaming(**blamed):
             report = api.probe(
-                refresh=options.refresh, deadline_s=options.deadline, backends=options.backend,
-                progress=progress,
+                refresh=options.refresh, deadline_s=options.deadline,
+                backends=options.backend or api.everything(), progress=progress,
             )  # fmt: skip
     headline = show.headline(report)
     rows = show.rows_of(report, _details) if options.verbose else show.rows_of(report)

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from gpuedge.core.record import plain, read
-from gpuedge.core.storage import BUFFER, HALF_BUFFER, SIGNED_BUFFER, UNSIGNED_BUFFER
+from gpuedge.core.record import MOST_WHOLE, plain, read
+from gpuedge.core.storage import BUFFER, HALF_BUFFER, KINDS, SIGNED_BUFFER, UNSIGNED_BUFFER
+
+
+def _storages(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names of storage kinds, an exact one first. Raises ValueError for anything else."""
+    unknown = [name for name in names if name not in KINDS]
+    if unknown or not names:
+        raise ValueError(f"{unknown or 'nothing'} is no storage kind")
+    if not KINDS[names[0]].is_exact or KINDS[names[0]].low is not None:
+        raise ValueError(f"{names[0]!r} does not keep float32 as it is")
+    return names
+
+
+Count = Annotated[int, range(MOST_WHOLE)]
+Size = Annotated[int, range(1, MOST_WHOLE)]
+Triple = tuple[Count, Count, Count]
+_BUFFERS = (BUFFER, HALF_BUFFER, UNSIGNED_BUFFER, SIGNED_BUFFER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +59,31 @@ class Caps:
     dialect: str
     forms: frozenset[str]
     is_software: bool
-    max_invocations: int
-    max_local_size: tuple[int, int, int]
-    max_groups: tuple[int, int, int]
-    max_shared_bytes: int
-    max_storage_buffers: int
-    max_storage_buffer_bytes: int
-    max_allocation_bytes: int | None
-    offset_alignment: int
-    max_push_bytes: int
+    max_invocations: Count
+    max_local_size: Triple
+    max_groups: Triple
+    max_shared_bytes: Count
+    max_storage_buffers: Count
+    max_storage_buffer_bytes: Count
+    max_allocation_bytes: Count | None
+    offset_alignment: Size
+    max_push_bytes: Count
     has_fp16_storage: bool | None = None
     has_int8_storage: bool | None = None
     has_fp16_arithmetic: bool | None = None
     device_class: str = "generic"
-    storages: tuple[str, ...] = (BUFFER, HALF_BUFFER, UNSIGNED_BUFFER, SIGNED_BUFFER)
+    storages: Annotated[tuple[str, ...], _storages] = _BUFFERS
     has_suballocation: bool = True
-    max_texture_size: int | None = None
-    max_texel_buffers: int = 0
-    max_texel_elements: int = 0
-    subgroup_lanes: int = 0
-    dot_products: int = 0
-    max_texture_copies: int = 0
-    max_copied_elements: int = 0
+    max_texture_size: Count | None = None
+    max_texel_buffers: Count = 0
+    max_texel_elements: Count = 0
+    subgroup_lanes: Count = 0
+    dot_products: Count = 0
+    max_texture_copies: Count = 0
+    max_copied_elements: Count = 0
     has_texture_views: bool = False
-    max_outputs: int = 1
-    map_texels: int = 1
+    max_outputs: Count = 1
+    map_texels: Size = 1
     is_finite_only: bool = False
     ruled_out: frozenset[str] = frozenset()
 
@@ -78,7 +94,10 @@ class Caps:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Caps:
-        """Rebuild from `to_dict`; unknown keys are ignored. Raises UnfitError."""
+        """Rebuild from `to_dict`; unknown keys are ignored. Raises UnfitError.
+
+        So it does for what no device can have: a negative count, an unknown storage.
+        """
         return read(cls, record)
 
 

@@ -30,7 +30,11 @@ STOPPED_S = 1.0
 COPY_TIMEOUT_S = 60.0
 """How long a copy between device and host may take."""
 
-# -- opening and closing devices
+# -- finding, opening and closing devices
+
+LISTING_S = 2.0
+"""How long a plug-in may take to be imported and to list its drivers, which loads none. That is
+done in the application, before any child process; our own backends take milliseconds."""
 
 NAMED_S = 60.0
 """Deadline of another probe where that of the first was too short for a device that was named."""

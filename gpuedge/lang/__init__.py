@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
-from typing import Final
 
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.core.storage import READ_ONLY
 from gpuedge.lang.cache import LANGUAGE_VERSION, BlobCache, blob_key
+from gpuedge.lang.dialects import PRINTERS, printer_of
 from gpuedge.lang.parser import load
 from gpuedge.lang.tree import Kernel
 
@@ -27,17 +26,6 @@ __all__ = [
     "load",
     "print_kernel",
 ]
-
-_ESSL = "gpuedge.lang.essl"
-PRINTERS: Final = {
-    "spirv": "gpuedge.lang.spirv",
-    "wgsl": "gpuedge.lang.wgsl",
-    "essl310": _ESSL,
-    "essl300": _ESSL,
-    "essl300_single": _ESSL,
-    "essl100": _ESSL,
-}
-"""Module of the printer of each dialect, imported when first used."""
 
 
 def print_kernel(
@@ -52,7 +40,7 @@ def print_kernel(
     ----------
     kernel : Kernel
     dialect : str
-        A key of `PRINTERS`.
+        A key of `PRINTERS`, or one that a plug-in prints.
     storage : mapping of str to str, optional
         Storage kind (`gpuedge.core.storage.KINDS`) of each tensor by name: ``rgba32f`` in
         ``essl300`` and ``rgba8_float`` in ``essl100`` where none is given. The others read and
@@ -66,18 +54,13 @@ def print_kernel(
     Raises
     ------
     KernelError (GE-300)
-        There is no printer for `dialect`, it has no such storage, the kernel writes what is only
-        read, or the dialect cannot say what it does: fragment dialects have no group kernels;
-        ``essl100`` has no bits of ints, and only ints that are float32; those of OpenGL ES have no
-        float16. Lanes of subgroups are for ``spirv`` and ``wgsl``.
+        There is no printer for `dialect`, or it cannot be imported; it has no such storage, the
+        kernel writes what is only read, or the dialect cannot say what it does: fragment dialects
+        have no group kernels; ``essl100`` has no bits of ints, and only ints that are float32;
+        those of OpenGL ES have no float16 and no lanes of subgroups.
     """
-    if dialect not in PRINTERS:
-        raise KernelError(
-            f"Kernels cannot be printed as {dialect!r}.",
-            asked_by=f"kernel {kernel.name}",
-            known=f"dialects: {', '.join(PRINTERS)}",
-        )
-    if kernel.has_lanes and dialect not in ("spirv", "wgsl"):
+    print_one = printer_of(dialect, kernel.name)
+    if kernel.has_lanes and dialect.startswith("essl"):
         raise KernelError(
             f"Kernel {kernel.name} asks for lanes of subgroups, which {dialect} cannot say.",
             known="Vulkan 1.1 and WebGPU have them, where a device reports it",
@@ -89,8 +72,6 @@ def print_kernel(
                 f"Kernel {kernel.name} cannot be printed: tensor {tensor.name} is written.",
                 known=f"{kind} is only read, as are all of {', '.join(sorted(READ_ONLY))}",
             )
-    printer = import_module(PRINTERS[dialect])
-    print_one = printer.print_kernel
     if dialect == "essl300":
         print_one = partial(print_one, along=along)
     blob: KernelBlob = print_one(kernel, dialect, storage or {})

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuedge.core.kernel import KernelBlob
+from gpuedge.lang.dialects import maker
 from gpuedge.safety.lock import Lock
 from gpuedge.safety.paths import stamp
 from gpuedge.safety.store import load_bytes, save_bytes
@@ -31,7 +32,8 @@ def blob_key(
 ) -> str:
     """Return the SHA-256 that stands for a printed kernel: everything its bytes depend on."""
     fixed, kept = sorted((consts or {}).items()), sorted((storage or {}).items())
-    parts = [LANGUAGE_VERSION, text, epilogue, fixed, dialect, kept, along]
+    language = dialect + maker(dialect)
+    parts = [LANGUAGE_VERSION, text, epilogue, fixed, language, kept, along]
     parts += ["half"] if is_half else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -11,6 +11,7 @@ from gpuedge.core.driver import Candidate
 from gpuedge.core.errors import BackendUnavailableError, ConfigError
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
+from gpuedge.core.times import LISTING_S
 from gpuedge.probing import pins
 from gpuedge.probing.report import (
     HOW_TO_REFRESH,
@@ -381,6 +382,11 @@ def chosen() -> tuple[str, ...]:
     return tuple(dict.fromkeys(config.get("backends").value)) or backends.PROBED
 
 
+def everything() -> tuple[str, ...]:
+    """Return the backends that the settings name; where they name none, all, plug-ins too."""
+    return tuple(dict.fromkeys(config.get("backends").value)) or backends.installed()
+
+
 def _listed(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate | ProbeRow]:
     """List the candidates of each backend; one without any has a row instead."""
     listed: list[Candidate | ProbeRow] = []
@@ -392,7 +398,9 @@ def _listed(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate 
             candidates = _candidates(name, environ)
         except BackendUnavailableError as error:  # its package is missing: no driver is tried
             why = error.reason or why
-        except Exception as error:  # a plug-in's
+        except TimeoutError as error:
+            status, why = "timeout", Reason("deadline", f"listing its drivers, {error}")
+        except (Exception, SystemExit) as error:  # a plug-in's
             text = plain(f"{type(error).__name__}: {error}", 300)
             status, why = "broken", Reason("open-failed", text)
         listed += candidates or [ProbeRow(name, name, status, why.code, why.sentence, name)]
@@ -400,8 +408,17 @@ def _listed(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate 
 
 
 def _candidates(name: str, environ: Mapping[str, str]) -> list[Candidate]:
-    """Return what a backend lists, which may be a plug-in."""
-    found = list(backends.load(name).candidates(environ))
+    """Return what a backend lists; a plug-in, which may hang, has `LISTING_S` for it."""
+
+    def listed() -> list[Candidate]:
+        return list(backends.load(name).candidates(environ))
+
+    if name in backends.BUILTIN:
+        found = listed()
+    else:
+        from gpuedge.safety.deadline import call_within
+
+        found = call_within(LISTING_S, listed)
     for candidate in found:
         if not isinstance(candidate, Candidate) or candidate.backend != name:
             raise TypeError(f"it lists {candidate!r}, which is no candidate of {name!r}")

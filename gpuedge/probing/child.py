@@ -18,8 +18,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpuedge import backends, capdb
-from gpuedge.backends.base import Candidate
+from gpuedge.backends.base import Candidate, DeviceInfo
+from gpuedge.core.errors import DriverError
 from gpuedge.core.reasons import Reason
+from gpuedge.core.record import UnfitError
 from gpuedge.probing.protocol import (
     CUT,
     FAILED,
@@ -33,7 +35,7 @@ from gpuedge.safety.channel import EventChannel
 from gpuedge.safety.contain import contain
 
 if TYPE_CHECKING:
-    from gpuedge.backends.base import DeviceImpl, DeviceInfo
+    from gpuedge.backends.base import DeviceImpl
     from gpuedge.core.caps import Caps
     from gpuedge.probing.quirks import Quirks
     from gpuedge.probing.trials import Trials
@@ -91,7 +93,10 @@ class LevelProbe:
         try:
             backend = backends.load(candidate.backend)
             channel.step("enumerate")
-            devices = backend.enumerate(candidate)
+            devices, opener = backend.enumerate(candidate), backend.open
+            for info in devices:
+                if not isinstance(info, DeviceInfo):
+                    raise TypeError(f"it lists {info!r}, which is no device")
         except Exception as error:
             reason = reason_of(error, "open-failed")
             absent = STATUS_OF.get(reason.code) == "absent"
@@ -104,7 +109,7 @@ class LevelProbe:
         quirks = self._listed(devices, candidate.backend)
         for info in (info for info in devices if info.index not in self._skip):
             told = quirks[info.index]
-            probe = DeviceProbe(info, told, channel, backend.open, ends=self._ends, runs=self._runs)
+            probe = DeviceProbe(info, told, channel, opener, ends=self._ends, runs=self._runs)
             channel.send("device", index=info.index, **probe.run())
 
     def _listed(self, devices: Sequence[DeviceInfo], level: str) -> dict[int, Quirks]:
@@ -209,6 +214,7 @@ class DeviceProbe:
         try:
             self._announce("open")
             device = self._opener(self._info.replace(disabled=disabled, limits=limits))
+            check_claims(device.caps)
             reason = self._tested(device, start)
         except Exception as error:
             reason = reason_of(error, "open-failed" if self._step == "open" else "kernel-failed")
@@ -268,6 +274,14 @@ class DeviceProbe:
                 self._evidence |= {"step": "close", **trace(error)}
                 return reason_of(error, "device-lost")
         return reason
+
+
+def check_claims(caps: Caps) -> None:
+    """Raise DriverError where a device claims what none can have, as that of a plug-in may."""
+    try:
+        caps.from_dict(caps.to_dict())
+    except UnfitError as error:
+        raise DriverError("It claims what no device can have.", known=str(error)) from None
 
 
 _WALK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)

@@ -148,7 +148,7 @@ def reason_of(error: Exception, fallback: str) -> Reason:
 def _words(error: Exception, *, is_brief: bool = False) -> str:
     """Return what an error says; `is_brief` leaves out what its reason code says already."""
     known = getattr(error, "known", None)
-    what = getattr(error, "what", None) or str(error) or type(error).__name__
+    what = getattr(error, "what", None) or f"{type(error).__name__}: {error}".removesuffix(": ")
     parts = [known] if known and is_brief else [what, known]
     text = "; ".join(str(part).strip().rstrip(".") for part in parts if part)
     return text.replace("\n", " ")[:300]

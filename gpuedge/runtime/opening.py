@@ -29,7 +29,8 @@ log = logging.getLogger("gpuedge")
 
 STAYING = ("gles31", "gles30", "gles20")
 """Backends whose drivers stay when their last device is closed, because a process shares the EGL
-display. A child forked off then hangs as it does with an open device (Mesa 22.3.6, llvmpipe)."""
+display. A child forked off then hangs as it does with an open device (Mesa 22.3.6, llvmpipe).
+Those of plug-ins are taken to stay as well; PoCL's threads do."""
 
 
 _inline: set[int] = set()
@@ -80,7 +81,7 @@ def open_row(row: ProbeRow, isolation: str = INLINE, context: Any = None) -> Gpu
     except BaseException:
         _inline.discard(number)
         raise
-    if row.backend not in STAYING:
+    if row.backend in backends.BUILTIN and row.backend not in STAYING:
         executor.on_released = partial(_inline.discard, number)
     return executor
 

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ import gpuedge
 from gpuedge import lang
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.lang import cache as cache_module
+from gpuedge.lang import dialects
 from gpuedge.safety.store import save_bytes
 
 SAMPLES = Path(__file__).resolve().parents[1] / "golden" / "spirv"
@@ -242,6 +244,16 @@ def test_key_covers_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     keys.append(lang.blob_key("t", None, None, "spirv"))
     assert len(set(keys)) == len(keys)
     assert all(len(key) == hashlib.sha256().digest_size * 2 for key in keys)
+
+
+def test_key_covers_the_version_of_the_plug_in_that_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(version: str | None) -> str:
+        dist = SimpleNamespace(name="mine", version=version)
+        points = {"mine_c": SimpleNamespace(dist=dist)} if version else {}
+        monkeypatch.setattr(dialects, "plugins", lambda group: points)
+        return lang.blob_key("t", None, None, "mine_c")
+
+    assert len({key(None), key("1.0"), key("1.1")}) == 3 and key("1.0") == key("1.0")
 
 
 def test_order_of_consts_does_not_matter() -> None:

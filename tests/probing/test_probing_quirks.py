@@ -102,7 +102,7 @@ def test_operator_without_a_kernel_left_is_not_tested(tmp_path: Path) -> None:
 
 
 def test_no_storage_left_blocks(tmp_path: Path) -> None:
-    impl = Rasteriser(storages=("rgba16f", "rgba32f"))
+    impl = Rasteriser(storages=("rgba32f", "rgba16f"))
     found = Told(tmp_path, entry(1, "wrong_result", {"disable_storages": ["rgba32f"]}), impl=impl)
     assert (found.event["status"], found.event["code"]) == ("blocked", "quirk")
     assert "mesa-0001" in found.event["detail"]

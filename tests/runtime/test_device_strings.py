@@ -69,6 +69,14 @@ def test_names_from_elsewhere_are_answered_with_what_to_write(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what is written depends on the system")
+def test_a_plug_in_may_have_a_name_that_is_answered_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "write " in str(backends.instead("opencl"))
+    monkeypatch.setattr(backends, "_plugins", lambda: {"opencl": "package:Backend"})
+    assert backends.instead("opencl") is None and parse("OpenCL:1") == "opencl:1"
+
+
 def test_a_device_of_another_library_is_refused_with_what_to_write() -> None:
     x = np.zeros(2, np.float32)
     for text, wanted in (
