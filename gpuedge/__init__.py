@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from gpuedge.runtime.check import check as check
     from gpuedge.runtime.health import Failure as Failure
     from gpuedge.runtime.health import Health as Health
+    from gpuedge.runtime.pack import Packed as Packed
+    from gpuedge.runtime.pack import pack as pack
     from gpuedge.runtime.user_kernel import UserKernel as UserKernel
     from gpuedge.safety.future import Answer as Answer
     from gpuedge.safety.interpreter import freeze_support as freeze_support
@@ -67,6 +69,7 @@ _LAZY = {
     "ModelCheck": "gpuedge.runtime.check",
     "NodeCheck": "gpuedge.runtime.check",
     "Place": "gpuedge.runtime.check",
+    "Packed": "gpuedge.runtime.pack",
     "PlacementRow": "gpuedge.executors.base",
     "Policy": "gpuedge.decide.policy",
     "ProbeProgress": "gpuedge.probing.report",
@@ -84,6 +87,7 @@ _LAZY = {
     "for_frames": "gpuedge.ops.frames",
     "freeze_support": "gpuedge.safety.interpreter",
     "open": "gpuedge.device",
+    "pack": "gpuedge.runtime.pack",
     "probe": "gpuedge.probing.api",
     "probe_async": "gpuedge.probing.api",
     "quantize": "gpuedge.executors.quantiser",
@@ -104,7 +108,7 @@ _ERRORS = (
     "ConfigError", "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError",
     "DeviceTimeoutError", "DriverError", "InexactError", "InputError", "KernelError",
     "KernelLimitError", "KernelSyntaxError", "MissingPackageError", "MixedDevicesError",
-    "ModelError", "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError",
+    "ModelError", "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError", "PackError",
     "RequestTimeoutError", "ShapeError", "UnknownDeviceError", "UnsupportedOpError", "UpdateError",
     "UsageError",
 )  # fmt: skip

@@ -30,7 +30,8 @@ from gpuedge.core.errors import (
 from gpuedge.core.text import Table, duration
 from gpuedge.executors.base import Progress
 from gpuedge.graph.ir import Array
-from gpuedge.graph.reader import OnnxModel
+from gpuedge.graph.packed import read_model
+from gpuedge.graph.reader import Model
 from gpuedge.runtime.inputs import check_inputs
 from gpuedge.runtime.strings import AUTO, parse
 from gpuedge.safety.paths import check_readable, save_named
@@ -119,7 +120,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _read(options: argparse.Namespace) -> tuple[OnnxModel, dict[str, Array]]:
+def _read(options: argparse.Namespace) -> tuple[Model, dict[str, Array]]:
     """Return the model and its inputs; all arguments are checked."""
     check_readable(options.model, "model")
     check_writable(options.trace, "--trace")
@@ -131,7 +132,7 @@ def _read(options: argparse.Namespace) -> tuple[OnnxModel, dict[str, Array]]:
             asked_by="the command line",
             hint="leave one of them out: a device that is named runs, software or not",
         )
-    model = OnnxModel.load(options.model)
+    model = read_model(options.model)
     inputs = read_inputs(options.input)
     _check_targets(options)
     with blaming(input=(UsageError,)):

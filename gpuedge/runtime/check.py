@@ -16,7 +16,7 @@ from gpuedge import __version__
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.graph.ir import Graph, Node
-from gpuedge.graph.reader import OnnxModel
+from gpuedge.graph.packed import read_model
 from gpuedge.plan.planner import label
 from gpuedge.runtime import check_text, clock, yardstick
 from gpuedge.runtime.devices import POOL
@@ -244,7 +244,7 @@ def check(
     """
     config.check_environment()
     request = make_request(device, policy, fallback)
-    opened = OnnxModel.load(model)
+    opened = read_model(model)
     graph = opened.specialise(shapes, rewrites=request.policy.rewrites)
     checker = _Checker(graph, request.policy, POOL.cpu())
     cpu = checker.on_cpu()
