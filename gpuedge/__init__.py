@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gpuedge.runtime.check import DeviceCheck as DeviceCheck
     from gpuedge.runtime.check import ModelCheck as ModelCheck
     from gpuedge.runtime.check import NodeCheck as NodeCheck
+    from gpuedge.runtime.check import PackCheck as PackCheck
     from gpuedge.runtime.check import Place as Place
     from gpuedge.runtime.check import SegmentCheck as SegmentCheck
     from gpuedge.runtime.check import check as check
@@ -69,6 +70,7 @@ _LAZY = {
     "ModelCheck": "gpuedge.runtime.check",
     "NodeCheck": "gpuedge.runtime.check",
     "Place": "gpuedge.runtime.check",
+    "PackCheck": "gpuedge.runtime.check",
     "Packed": "gpuedge.runtime.pack",
     "PlacementRow": "gpuedge.executors.base",
     "Policy": "gpuedge.decide.policy",

@@ -380,7 +380,11 @@ class Session:
         InputError (GE-203)
             The model's input shapes are open and nothing has run yet, or no start succeeded.
         """
-        return replace(self._server.decided().decision, is_verbose=verbose)
+        decision = self._server.decided().decision
+        reason = " ".join(
+            [decision.reason, *(f"Of the packed model, {n}." for n in self._model.notes)]
+        )
+        return replace(decision, reason=reason, is_verbose=verbose)
 
     @property
     def placement(self) -> tuple[PlacementRow, ...]:

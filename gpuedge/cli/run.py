@@ -50,7 +50,7 @@ SHOWN_OPS = 6
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add = parser.add_argument
-    add("model", metavar="MODEL.onnx", help="the model, an ONNX file")
+    add("model", metavar="MODEL", help="the model, an ONNX file or a packed one")
     add("--input", action="append", default=[], metavar="NAME=FILE",
         help="a .npy or .npz file for an input of the model, or a .npz file for several without "
         "NAME=; repeatable")  # fmt: skip

@@ -34,6 +34,7 @@ from gpuedge.graph.limits import MAX_COUNT, MAX_ELEMENTS, MAX_RANK
 from gpuedge.graph.reader import Fixed, Model, OnnxModel, Shapes, Signature
 from gpuedge.graph.shaped import Serialised, ShapedModel
 from gpuedge.graph.sizes import check_sizes
+from gpuedge.graph.writer import PROTOBUF_LIMIT
 from gpuedge.lang.cache import LANGUAGE_VERSION, decoded
 from gpuedge.opset.call import node_label
 
@@ -110,8 +111,6 @@ class OriginalRecord:
     """
 
     cuts: tuple[tuple[int, str], ...]
-    nbytes: int
-    sha256: str
     is_settled: bool
 
 
@@ -221,8 +220,7 @@ def original_of(data: bytes, writer: Writer, *, is_settled: bool) -> OriginalRec
             end = last
     kept.append(data[end:])
     writer.parts[ORIGINAL] = np.frombuffer(b"".join(kept), np.uint8)
-    digest = hashlib.sha256(data).hexdigest()
-    return OriginalRecord(tuple(cuts), len(data), digest, is_settled)
+    return OriginalRecord(tuple(cuts), is_settled)
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -239,12 +237,9 @@ def joined(file: Container, original: OriginalRecord) -> bytes:
         pieces += [rest[at:place], array.reshape(-1).view(np.uint8)]
         at = place
     pieces.append(rest[at:])
-    if sum(len(piece) for piece in pieces) != original.nbytes:
-        raise file.damaged("its original has another size than it should")
-    data = b"".join(pieces)
-    if hashlib.sha256(data).hexdigest() != original.sha256:
-        raise file.damaged("the hash of its original does not match")
-    return data
+    if sum(len(piece) for piece in pieces) > PROTOBUF_LIMIT:
+        raise file.damaged("its original is larger than an ONNX model can be")
+    return b"".join(pieces)
 
 
 class _Reader:
@@ -339,8 +334,8 @@ class PackedModel(Model):
     ----------
     about : About
         Which versions wrote it, and of what.
-    notes : tuple of str
-        What of it is not used here, and why.
+    kernels : dict of str to bytes
+        Printed kernels by key, where they are of this version of the language.
 
     Raises
     ------
@@ -358,7 +353,6 @@ class PackedModel(Model):
         for each in record.graphs:
             self._by_shapes[self._shapes_of(each)] = each
         self.opset = dict(record.graphs[0].opset)
-        self.notes: tuple[str, ...] = ()
         self.kernels: dict[str, bytes] = {}
         self._find_kernels()
         data, names = record.original, (tuple(self.inputs), tuple(self._outputs))
@@ -465,14 +459,17 @@ class PackedModel(Model):
             self._made[shapes] = graph
         return self._made[shapes]
 
-    def golden(self, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Array]:
-        """Return inputs and the right outputs by name; empty where none were packed."""
-        record = self._by_shapes[shapes]
-        known = {name: self._file.part(part) for name, part in record.golden.items()}
-        kinds = {name: type_of(array) for name, array in known.items()}
-        graph = self.graph(shapes)
+    def golden(self, graph: Graph) -> dict[str, Array]:
+        """Return inputs and right outputs of one of its graphs by name; empty where none are held.
+
+        Raises PackError.
+        """
+        record = self._by_shapes.get(tuple(graph.shape(name) for name in graph.inputs))
+        known = {n: self._file.part(part) for n, part in record.golden.items()} if record else {}
         wanted = {name: graph.types.get(name) for name in (*graph.inputs, *graph.outputs)}
-        if known and any(kind not in (None, kinds.get(name)) for name, kind in wanted.items()):
+        if known and (known.keys() != wanted.keys() or any(
+            kind not in (None, type_of(known[name])) for name, kind in wanted.items()
+        )):  # fmt: skip
             raise self._file.damaged("its golden values are of other types than its values")
         return known
 

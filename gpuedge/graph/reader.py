@@ -189,10 +189,13 @@ class Model(ABC):
         Dtype name and shape of each; extents are numbers, symbols or None.
     opset : dict
         Operator set versions by domain.
+    notes : tuple of str
+        What of the file is not used here, and why.
     """
 
     inputs: dict[str, Signature]
     opset: dict[str, int]
+    notes: tuple[str, ...] = ()
 
     @property
     @abstractmethod

@@ -16,12 +16,11 @@ import numpy as np
 from gpuedge import __version__
 from gpuedge.core import config
 from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.core.errors import GpuEdgeError, InputError, ModelError, PackError
+from gpuedge.core.errors import ModelError, PackError
 from gpuedge.core.text import shown
 from gpuedge.executors.kernels import key_of, printed
-from gpuedge.graph.checks import check_values, checks_of
 from gpuedge.graph.container import About, is_packed, opened, written
-from gpuedge.graph.ir import Array, Graph, TensorType
+from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.packed import (
     FORMAT,
     KERNELS,
@@ -35,15 +34,15 @@ from gpuedge.graph.packed import (
     original_of,
     signatures,
 )
-from gpuedge.graph.reader import Model, OnnxModel
-from gpuedge.graph.shaped import ShapedModel
+from gpuedge.graph.reader import OnnxModel
 from gpuedge.lang.cache import LANGUAGE_VERSION, encoded
 from gpuedge.lang.cache import packed as packed_kernel
 from gpuedge.plan.storages import kernel_kinds
 from gpuedge.probing.report import ProbeRow
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.forecast import Forecast
-from gpuedge.runtime.inputs import check_inputs, shapes_for
+from gpuedge.runtime.golden import golden
+from gpuedge.runtime.inputs import shapes_for
 from gpuedge.runtime.request import make_request
 from gpuedge.runtime.strings import parse
 from gpuedge.safety.paths import save_named
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
     import onnx
 
     Shapes = Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]]
-
-SEED = 20_26
-"""Of the inputs that golden outputs are computed from."""
 
 LEAST = ProbeRow(
     "vulkan", "vulkan", "ok", "ok", "the least that Vulkan guarantees", "any Vulkan device",
@@ -176,12 +172,12 @@ def pack(
     sizes = list(dict.fromkeys(shapes_for(each, read) for each in sets))
     graphs = [read.with_shapes(each) for each in sizes]
     rows = [row for device in devices for row in _rows(device)]
-    writer, golden, why = Writer(), list[Mapping[str, Array]](), list[str]()
+    writer, right, why = Writer(), list[Mapping[str, Array]](), list[str]()
     for number, shaped in enumerate(graphs):
-        values, missing = _golden(read, shaped, inputs if number == 0 else None)
-        golden.append(values)
+        values, missing = golden(read, shaped, inputs if number == 0 else None)
+        right.append(values)
         why.append(missing)
-    records = tuple(writer.graph(g.graph, v) for g, v in zip(graphs, golden, strict=True))
+    records = tuple(writer.graph(g.graph, v) for g, v in zip(graphs, right, strict=True))
     weights = sum(array.nbytes for array in writer.parts.values())
     given = read.serialised
     data = read.data if given is None else given.read()
@@ -262,56 +258,3 @@ def _kernels(
                     keys.add(key)
         counts[f"{row.device} ({row.name})"] = len(keys)
     return kernels, counts
-
-
-# -- golden values ---------------------------------------------------------------------------------
-
-
-def _golden(
-    model: Model, shaped: ShapedModel, given: Mapping[str, Any] | None
-) -> tuple[dict[str, Array], str]:
-    """Return inputs and the outputs that the CPU gives by name, or why there are none."""
-    if given is not None:
-        inputs = check_inputs(given, model)
-        if any(inputs[n].shape != shaped.graph.types[n].shape for n in inputs):
-            raise InputError("The golden inputs do not have the shapes that are packed.")
-        return {**inputs, **_outputs(shaped, inputs)}, ""
-    said = "no inputs were found that it takes"
-    for inputs in _candidates(shaped.graph):
-        try:
-            outputs = _outputs(shaped, inputs)
-        except GpuEdgeError as error:
-            said = " ".join(error.what.split())
-            continue
-        if all(a.dtype.kind != "f" or np.isfinite(a).all() for a in outputs.values()):
-            return {**inputs, **outputs}, ""
-        said = "results of random inputs are not finite"
-    return {}, said
-
-
-def _outputs(shaped: ShapedModel, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    check_values(checks_of(shaped.graph), inputs)
-    executable = POOL.cpu().load(shaped)
-    try:
-        return executable.run(inputs)
-    finally:
-        executable.close()
-
-
-def _candidates(graph: Graph) -> Iterator[dict[str, Array]]:
-    """Yield inputs: random ones first, then such that indices and divisors of any kind fit."""
-    for most in (255, 2, 1, 0):
-        random = np.random.default_rng(SEED)
-        yield {name: _random(graph.types[name], most, random) for name in graph.inputs}
-
-
-def _random(kind: TensorType, most: int, random: np.random.Generator) -> Array:
-    """Return floats from -1 to 1, whole numbers from 0 to `most`; ones where that is 0."""
-    dtype = np.dtype(kind.dtype)
-    if dtype.kind == "f":
-        return random.uniform(-1, 1, kind.shape).astype(dtype)
-    if dtype.kind == "b":
-        return random.integers(0, 2, kind.shape).astype(dtype)
-    most = min(most, np.iinfo(dtype).max)
-    numbers = random.integers(0, most + 1, kind.shape)
-    return (numbers if most else np.ones(kind.shape)).astype(dtype)
