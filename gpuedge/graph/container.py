@@ -47,7 +47,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """A part of the file: its name, a numpy dtype, its shape, and the SHA-256 of its bytes."""
 
     IS_LIST = True
@@ -79,7 +79,7 @@ class About:
     language: int
     model: str
     sha256: str
-    parts: Annotated[tuple[Part, ...], range(MAX_COUNT)]
+    parts: Annotated[tuple[FilePart, ...], range(MAX_COUNT)]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,9 @@ def written(about: About, arrays: Mapping[str, Array]) -> bytes:
     order = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)
     flat = {name: _bytes(arrays[name]) for name in order}
     parts = tuple(
-        Part(name, a.dtype.name, tuple(map(int, a.shape)), hashlib.sha256(flat[name]).hexdigest())
+        FilePart(
+            name, a.dtype.name, tuple(map(int, a.shape)), hashlib.sha256(flat[name]).hexdigest()
+        )
         for name, a in ((n, arrays[n]) for n in order)
     )
     fields = {**plain(about), "parts": plain(parts)}
@@ -149,7 +151,7 @@ def _bytes(array: Array) -> memoryview:
     return little.reshape(-1).view(np.uint8).data
 
 
-def _header(text: str, parts: tuple[Part, ...]) -> bytes:
+def _header(text: str, parts: tuple[FilePart, ...]) -> bytes:
     """Return the only header that a file of this text can have."""
     metadata = {"gpuedge.pack": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}
     fields: dict[str, Any] = {"__metadata__": metadata}
@@ -229,7 +231,7 @@ def _about(header: bytes, source: str) -> tuple[About, str]:
 
 
 def _arrays(
-    body: bytes | memoryview, parts: tuple[Part, ...], source: str
+    body: bytes | memoryview, parts: tuple[FilePart, ...], source: str
 ) -> Iterator[tuple[str, Array]]:
     view, at = memoryview(body), 0
     for part in parts:

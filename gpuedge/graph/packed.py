@@ -126,7 +126,7 @@ class ModelRecord:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-class Writer:
+class PackWriter:
     """Collects the arrays of graphs as parts, each content once for each name.
 
     Attributes
@@ -199,7 +199,7 @@ def signatures(known: Mapping[str, Signature]) -> tuple[SignatureRecord, ...]:
     return tuple(SignatureRecord(n, dtype, dims) for n, (dtype, dims) in known.items())
 
 
-def original_of(data: bytes, writer: Writer, *, is_settled: bool) -> OriginalRecord:
+def original_of(data: bytes, writer: PackWriter, *, is_settled: bool) -> OriginalRecord:
     """Add an ONNX model without the weights that are parts already; return how to join them."""
     at, kept, cuts = 0, list[bytes](), list[tuple[int, str]]()
     places = list[tuple[int, int, str]]()
@@ -241,7 +241,7 @@ def joined(file: Container, original: OriginalRecord) -> bytes:
     return b"".join(pieces)
 
 
-class _Reader:
+class _GraphReader:
     """Makes graphs of records, whose every name, type and reference is checked."""
 
     def __init__(self, file: Container) -> None:
@@ -449,7 +449,7 @@ class PackedModel(Model):
         """Return the graph for these shapes, in the order of the inputs; they must be packed."""
         if shapes not in self._made:
             try:
-                graph = _Reader(self._file).graph(self._by_shapes[shapes])
+                graph = _GraphReader(self._file).graph(self._by_shapes[shapes])
             except UnfitError as error:
                 raise self._file.damaged(str(error)) from None
             for name, (dtype, _) in self._outputs.items():

@@ -28,7 +28,7 @@ from gpuedge.graph.packed import (
     ModelRecord,
     OriginalRecord,
     PackedModel,
-    Writer,
+    PackWriter,
     document,
     joined,
     original_of,
@@ -172,7 +172,7 @@ def pack(
     sizes = list(dict.fromkeys(shapes_for(each, read) for each in sets))
     graphs = [read.with_shapes(each) for each in sizes]
     rows = [row for device in devices for row in _rows(device)]
-    writer, right, why = Writer(), list[Mapping[str, Array]](), list[str]()
+    writer, right, why = PackWriter(), list[Mapping[str, Array]](), list[str]()
     for number, shaped in enumerate(graphs):
         values, missing = golden(read, shaped, inputs if number == 0 else None)
         right.append(values)
