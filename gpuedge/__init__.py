@@ -39,11 +39,14 @@ if TYPE_CHECKING:
     from gpuedge.runtime.check import DeviceCheck as DeviceCheck
     from gpuedge.runtime.check import ModelCheck as ModelCheck
     from gpuedge.runtime.check import NodeCheck as NodeCheck
+    from gpuedge.runtime.check import PackCheck as PackCheck
     from gpuedge.runtime.check import Place as Place
     from gpuedge.runtime.check import SegmentCheck as SegmentCheck
     from gpuedge.runtime.check import check as check
     from gpuedge.runtime.health import Failure as Failure
     from gpuedge.runtime.health import Health as Health
+    from gpuedge.runtime.pack import Packed as Packed
+    from gpuedge.runtime.pack import pack as pack
     from gpuedge.runtime.user_kernel import UserKernel as UserKernel
     from gpuedge.safety.future import Answer as Answer
     from gpuedge.safety.interpreter import freeze_support as freeze_support
@@ -67,6 +70,8 @@ _LAZY = {
     "ModelCheck": "gpuedge.runtime.check",
     "NodeCheck": "gpuedge.runtime.check",
     "Place": "gpuedge.runtime.check",
+    "PackCheck": "gpuedge.runtime.check",
+    "Packed": "gpuedge.runtime.pack",
     "PlacementRow": "gpuedge.executors.base",
     "Policy": "gpuedge.decide.policy",
     "ProbeProgress": "gpuedge.probing.report",
@@ -84,6 +89,7 @@ _LAZY = {
     "for_frames": "gpuedge.ops.frames",
     "freeze_support": "gpuedge.safety.interpreter",
     "open": "gpuedge.device",
+    "pack": "gpuedge.runtime.pack",
     "probe": "gpuedge.probing.api",
     "probe_async": "gpuedge.probing.api",
     "quantize": "gpuedge.executors.quantiser",
@@ -104,7 +110,7 @@ _ERRORS = (
     "ConfigError", "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError",
     "DeviceTimeoutError", "DriverError", "InexactError", "InputError", "KernelError",
     "KernelLimitError", "KernelSyntaxError", "MissingPackageError", "MixedDevicesError",
-    "ModelError", "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError",
+    "ModelError", "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError", "PackError",
     "RequestTimeoutError", "ShapeError", "UnknownDeviceError", "UnsupportedOpError", "UpdateError",
     "UsageError",
 )  # fmt: skip
@@ -123,21 +129,21 @@ __all__ = [
     "Fallback", "GpuEdgeError", "Health", "Identity", "InexactError", "InputError", "Isolation",
     "KernelError", "KernelLimitError", "KernelSyntaxError", "MissingPackageError",
     "MixedDevicesError", "ModelCheck", "ModelError", "NoUsableDeviceError", "NodeCheck",
-    "NotFiniteError", "OutOfMemoryError", "PadMode", "Place", "PlacementRow", "Policy",
-    "ProbeProgress", "ProbeReport", "ProbeRow", "ProbeStatus", "Reason", "RequestTimeoutError",
-    "ResizeMode", "SegmentCheck", "Session", "ShapeError", "SharedModel", "StoragePrecision",
-    "Tuning", "UnknownDeviceError", "UnsupportedOpError", "UpdateError", "UsageError", "UserKernel",
-    "WhenToDecide", "__version__", "abs", "add", "argmax", "array", "avg_pool2d", "batch_norm",
-    "ceil", "celu", "check", "clip", "concat", "config", "conv2d", "conv_transpose2d", "cos",
-    "crop", "div", "elementwise", "elu", "equal", "erf", "exp", "explain", "flatten", "flip",
-    "floor", "for_frames", "freeze_support", "gelu", "gemm", "global_avg_pool2d",
-    "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid", "hard_swish", "leaky_relu",
-    "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "mean",
-    "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open", "pad", "pow",
-    "prelu", "probe", "probe_async", "quantize", "reciprocal", "relu", "relu6", "reshape", "resize",
-    "round", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "slice", "softmax", "softplus",
-    "softsign", "sqrt", "sub", "sum", "take", "tanh", "thresholded_relu", "to_float", "topk",
-    "transpose", "where",
+    "NotFiniteError", "OutOfMemoryError", "PackCheck", "PackError", "Packed", "PadMode", "Place",
+    "PlacementRow", "Policy", "ProbeProgress", "ProbeReport", "ProbeRow", "ProbeStatus", "Reason",
+    "RequestTimeoutError", "ResizeMode", "SegmentCheck", "Session", "ShapeError", "SharedModel",
+    "StoragePrecision", "Tuning", "UnknownDeviceError", "UnsupportedOpError", "UpdateError",
+    "UsageError", "UserKernel", "WhenToDecide", "__version__", "abs", "add", "argmax", "array",
+    "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat", "config", "conv2d",
+    "conv_transpose2d", "cos", "crop", "div", "elementwise", "elu", "equal", "erf", "exp",
+    "explain", "flatten", "flip", "floor", "for_frames", "freeze_support", "gelu", "gemm",
+    "global_avg_pool2d", "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid",
+    "hard_swish", "leaky_relu", "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d",
+    "maximum", "mean", "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open",
+    "pack", "pad", "pow", "prelu", "probe", "probe_async", "quantize", "reciprocal", "relu",
+    "relu6", "reshape", "resize", "round", "selu", "sigmoid", "sign", "silu", "sin", "sinh",
+    "slice", "softmax", "softplus", "softsign", "sqrt", "sub", "sum", "take", "tanh",
+    "thresholded_relu", "to_float", "topk", "transpose", "where",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

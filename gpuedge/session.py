@@ -13,7 +13,8 @@ from gpuedge.core.text import shown
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
 from gpuedge.executors.resident import SharedInput
 from gpuedge.graph.ir import Array
-from gpuedge.graph.reader import OnnxModel, Signature, shapes_of, signature_of
+from gpuedge.graph.packed import read_model
+from gpuedge.graph.reader import Model, Signature, shapes_of, signature_of
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.health import Health
@@ -102,7 +103,7 @@ class Session:
     @whole
     def __init__(
         self,
-        model: str | os.PathLike[str] | bytes | onnx.ModelProto | OnnxModel,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto | Model,
         *,
         device: DeviceName | Device | None = None,
         policy: Policy | None = None,
@@ -114,7 +115,7 @@ class Session:
         request = make_request(device, policy, fallback, isolation)
         request = replace(request, progress=check_progress(progress))
         request.tell("read", 0, 1)
-        self._model = OnnxModel.load(model)
+        self._model = read_model(model)
         request.tell("read", 1, 1)
         self._compiler = Compiler(self._model, request)
         self._server = Server(self._compiler, request)
@@ -379,7 +380,11 @@ class Session:
         InputError (GE-203)
             The model's input shapes are open and nothing has run yet, or no start succeeded.
         """
-        return replace(self._server.decided().decision, is_verbose=verbose)
+        decision = self._server.decided().decision
+        reason = " ".join(
+            [decision.reason, *(f"Of the packed model, {n}." for n in self._model.notes)]
+        )
+        return replace(decision, reason=reason, is_verbose=verbose)
 
     @property
     def placement(self) -> tuple[PlacementRow, ...]:

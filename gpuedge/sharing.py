@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpuedge.backends.base import Binding, Buffer
 from gpuedge.core.errors import ClosedError, UsageError
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
-from gpuedge.graph.reader import OnnxModel
+from gpuedge.graph.packed import read_model
 from gpuedge.runtime.inputs import check_inputs
 from gpuedge.safety.interrupts import held
 
@@ -58,7 +58,7 @@ class SharedModel:
                 hint="gpuedge.open('gles31', context=...) does, with its moderngl context",
             )
         self._executor = executor
-        self._model = OnnxModel.load(model)
+        self._model = read_model(model)
         self._executable: GpuExecutable | None = None
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._made: dict[str, Buffer] = {}

@@ -18,7 +18,7 @@ from gpuedge.safety.paths import check_readable
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add = parser.add_argument
-    add("model", metavar="MODEL.onnx", help="the model, an ONNX file")
+    add("model", metavar="MODEL", help="the model, an ONNX file or a packed one")
     add("--device", metavar="D",
         help="such as vulkan, cpu; by default the best device of every level")  # fmt: skip
     add_shapes(parser)
@@ -52,16 +52,19 @@ def run(options: argparse.Namespace, output: Output) -> int:
     return 0 if checked.is_ok else 1
 
 
-def read_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes named by ``NAME=1x3x224x224`` arguments. Raises UsageError (GE-200)."""
+def read_shapes(pairs: Sequence[str], option: str = "--shape") -> dict[str, tuple[int, ...]]:
+    """Return the shapes named by ``NAME=1x3x224x224`` arguments of an option.
+
+    Raises UsageError (GE-200).
+    """
     shapes = {}
     for pair in pairs:
         name, _, text = pair.rpartition("=")
         if not name or not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", text):
             raise UsageError(
-                f"--shape {pair!r} does not have the form NAME=1x3x224x224.",
+                f"{option} {pair!r} does not have the form NAME=1x3x224x224.",
                 asked_by="the command line",
-                hint="--shape image=1x3x224x224",
+                hint=f"{option} image=1x3x224x224",
             )
         shapes[name] = tuple(map(int, text.split("x")))
     return shapes

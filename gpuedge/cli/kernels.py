@@ -14,20 +14,13 @@ from gpuedge.cli.arguments import check_writable
 from gpuedge.cli.check import add_shapes, read_shapes
 from gpuedge.cli.devices import named_gpu
 from gpuedge.cli.output import Output, blaming
-from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import UsageError
 from gpuedge.core.text import Table
-from gpuedge.graph.reader import OnnxModel
+from gpuedge.graph.packed import read_model
 from gpuedge.plan import library
-from gpuedge.probing.report import ProbeRow
 from gpuedge.runtime.forecast import Forecast
+from gpuedge.runtime.pack import LEAST
 from gpuedge.safety.paths import check_readable, save_named
-
-LEAST = ProbeRow(
-    "vulkan", "vulkan", "ok", "ok", "the least that Vulkan guarantees", "any Vulkan device",
-    identity={"api": "vulkan", "name": "", "os": ""}, caps=VULKAN_MINIMUM.to_dict(),
-)  # fmt: skip
-"""What is planned for where no device is named: nothing of this machine counts."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +113,7 @@ def _explain(options: argparse.Namespace, output: Output) -> int:
     check_writable(options.output, "--output")
     shapes = read_shapes(options.shape)
     with blaming(shape=(UsageError,)):
-        graph = OnnxModel.load(options.name).specialise(shapes)
+        graph = read_model(options.name).specialise(shapes)
     row = LEAST
     if options.device is not None:
         row = named_gpu(options.device, "kernels explain", output)

@@ -38,6 +38,7 @@ VERBS: dict[str, str] = {
     "doctor": "check drivers, packages and settings, with a remedy for each finding",
     "run": "run an ONNX model on arrays from .npy files",
     "check": "say where every operator of a model would run, why not elsewhere, and at what cost",
+    "pack": "write a model to one file, which is read without the onnx package",
     "conformance": "test whether a device computes what it should, case by case",
     "bench": "time fixed graphs on a GPU and on the CPU path; write an anonymous trace",
     "tune": "time the kernels of a model on a GPU, and keep or pass on which are the fastest",

@@ -30,7 +30,8 @@ from gpuedge.core.errors import (
 from gpuedge.core.text import Table, duration
 from gpuedge.executors.base import Progress
 from gpuedge.graph.ir import Array
-from gpuedge.graph.reader import OnnxModel
+from gpuedge.graph.packed import read_model
+from gpuedge.graph.reader import Model
 from gpuedge.runtime.inputs import check_inputs
 from gpuedge.runtime.strings import AUTO, parse
 from gpuedge.safety.paths import check_readable, save_named
@@ -49,7 +50,7 @@ SHOWN_OPS = 6
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add = parser.add_argument
-    add("model", metavar="MODEL.onnx", help="the model, an ONNX file")
+    add("model", metavar="MODEL", help="the model, an ONNX file or a packed one")
     add("--input", action="append", default=[], metavar="NAME=FILE",
         help="a .npy or .npz file for an input of the model, or a .npz file for several without "
         "NAME=; repeatable")  # fmt: skip
@@ -119,7 +120,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _read(options: argparse.Namespace) -> tuple[OnnxModel, dict[str, Array]]:
+def _read(options: argparse.Namespace) -> tuple[Model, dict[str, Array]]:
     """Return the model and its inputs; all arguments are checked."""
     check_readable(options.model, "model")
     check_writable(options.trace, "--trace")
@@ -131,7 +132,7 @@ def _read(options: argparse.Namespace) -> tuple[OnnxModel, dict[str, Array]]:
             asked_by="the command line",
             hint="leave one of them out: a device that is named runs, software or not",
         )
-    model = OnnxModel.load(options.model)
+    model = read_model(options.model)
     inputs = read_inputs(options.input)
     _check_targets(options)
     with blaming(input=(UsageError,)):

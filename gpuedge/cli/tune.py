@@ -19,7 +19,7 @@ from gpuedge.core.record import plain
 from gpuedge.core.text import Table, counted, duration
 from gpuedge.core.words import Tuning
 from gpuedge.executors.gpu import GpuExecutor
-from gpuedge.graph.reader import OnnxModel
+from gpuedge.graph.packed import read_model
 from gpuedge.graph.shaped import ShapedModel
 from gpuedge.plan.tuned import TunedKernel, Tunings, label_of
 from gpuedge.runtime import tunings
@@ -97,7 +97,7 @@ def _tune(options: argparse.Namespace, output: Output) -> int:
     check_writable(options.out, "--out")
     shapes = read_shapes(options.shape)
     with blaming(shape=(UsageError,)):
-        graph = OnnxModel.load(options.model).specialise(shapes)
+        graph = read_model(options.model).specialise(shapes)
     row = named_gpu(options.device, f"tune {options.model}", output)
     start = time.perf_counter()
     effort: Tuning = "full" if options.full else "fast"

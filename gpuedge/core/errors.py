@@ -26,6 +26,7 @@ GpuEdgeError                      GE-100
 |   +-- RequestTimeoutError       GE-406  a run took longer than its timeout_s (also TimeoutError)
 +-- ModelError                    GE-500
 |   +-- UnsupportedOpError        GE-501
+|   +-- PackError                 GE-502  a packed model is damaged, or of another version
 +-- DatabaseError                 GE-600  capability_db cannot be read
     +-- UpdateError               GE-601  an update of it cannot be fetched, signed or published
 """
@@ -40,8 +41,9 @@ __all__ = [
     "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError", "DeviceTimeoutError",
     "DriverError", "GpuEdgeError", "InexactError", "InputError", "KernelError", "KernelLimitError",
     "KernelSyntaxError", "MissingPackageError", "MixedDevicesError", "ModelError",
-    "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError", "RequestTimeoutError",
-    "ShapeError", "UnknownDeviceError", "UnsupportedOpError", "UpdateError", "UsageError",
+    "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError", "PackError",
+    "RequestTimeoutError", "ShapeError", "UnknownDeviceError", "UnsupportedOpError", "UpdateError",
+    "UsageError",
 ]  # fmt: skip
 
 FORK_HINT = (
@@ -291,6 +293,12 @@ class UnsupportedOpError(ModelError):
 
     code = "GE-501"
     most = 64 * MOST
+
+
+class PackError(ModelError):
+    """A packed model is damaged, was changed, or is of a version that is not read."""
+
+    code = "GE-502"
 
 
 class DatabaseError(GpuEdgeError):

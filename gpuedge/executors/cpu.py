@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns
@@ -493,6 +492,7 @@ class CpuExecutor:
         if engine is None:
             engine = "onnxruntime" if find_spec("onnxruntime") else "numpy"
         self.engine: Engine = engine
+        self._writes = engine == "onnxruntime" and find_spec("onnx") is not None
         self.threads = threads or usable_cores()
         self._loaded: weakref.WeakValueDictionary[tuple[int, Serialised], Any]
         self._loaded = weakref.WeakValueDictionary()
@@ -508,9 +508,9 @@ class CpuExecutor:
         """Return None if `node` can run here, else one sentence saying why not.
 
         ONNX Runtime is asked for every operator that has a schema; whether it has a kernel for the
-        dtypes at hand shows when the segment is compiled.
+        dtypes at hand shows when the segment is compiled. Without the onnx package, numpy is asked.
         """
-        if self.engine == "onnxruntime":
+        if self._writes:
             from gpuedge.graph.schema import schema_reason
 
             return schema_reason(node, graph.opset)
@@ -531,7 +531,7 @@ class CpuExecutor:
             with suppress(ModelError):  # the graph says what is wrong, or does without that
                 return _OrtExecutable(
                     model, self.kernel, self._shared(given), given.inputs, given.outputs,
-                    profiled=partial(_session, given.data, self.threads),
+                    profiled=lambda profile: _session(given.read(), self.threads, profile),
                 )  # fmt: skip
         graph = model.graph
         whys = {id(n): why for n in graph.nodes if (why := self.supports(n, graph)) is not None}
@@ -543,7 +543,7 @@ class CpuExecutor:
         key = os.getpid(), given  # in a forked child the threads of the parent's are missing
         session = self._loaded.get(key)
         if session is None:
-            session = self._loaded[key] = _session(given.data, self.threads)
+            session = self._loaded[key] = _session(given.read(), self.threads)
         return session
 
     def compile(self, segment: Graph) -> Executable:
@@ -552,7 +552,7 @@ class CpuExecutor:
         Nodes that ONNX Runtime has no kernel for, or computes otherwise than ONNX has it, go to
         numpy (8-bit products as `gpuedge.executors.answers` found on this processor). So does all
         of it where ONNX Runtime refuses it for another reason (operator sets before 7), if numpy
-        knows every operator in it.
+        knows every operator in it, and where there is no onnx package to write it with.
 
         Raises
         ------
@@ -564,7 +564,7 @@ class CpuExecutor:
             if in_blocks is not None:
                 return in_blocks
         refused: ModelError | None = None
-        if self.engine == "onnxruntime":
+        if self._writes:
             try:
                 return self._shared_out(segment)
             except ModelError as error:

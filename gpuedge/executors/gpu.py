@@ -37,18 +37,18 @@ from gpuedge.core.errors import (
     OutOfMemoryError,
     UsageError,
 )
-from gpuedge.core.storage import BUFFER, HALF_TEXELS, TEXELS
+from gpuedge.core.storage import HALF_TEXELS, TEXELS
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
 from gpuedge.executors.driver_calls import DriverStage, NoMarker
+from gpuedge.executors.kernels import NO_KERNELS, fitting, key_of, listing, printed
 from gpuedge.executors.programs import Programs, RefusedPassError
 from gpuedge.executors.resident import DeviceTensor, Resident, Residents, TensorMemory
 from gpuedge.executors.timing import Stepper, alone
 from gpuedge.executors.waiting import submit_and_wait
 from gpuedge.graph.ir import Array, Graph, Node
-from gpuedge.lang import BlobCache, blob_key, load, print_kernel
+from gpuedge.lang import BlobCache
 from gpuedge.opset.digits import joined
 from gpuedge.plan.arrange import Arrangement, arrange_on
-from gpuedge.plan.library import texts
 from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
 from gpuedge.plan.planner import plan, plan_or_refusals
 from gpuedge.plan.storages import (
@@ -189,7 +189,7 @@ class GpuExecutor:
     def compile(
         self, segment: Graph, precision: StoragePrecision = EXACT,
         watchdog_s: float | None = None, progress: Progress = _go_on, *, rewrites: bool = True,
-        stays: bool = False, tuned: Tunings = UNTUNED,
+        stays: bool = False, tuned: Tunings = UNTUNED, known: Mapping[str, bytes] = NO_KERNELS,
     ) -> GpuExecutable:  # fmt: skip
         """Plan, build and record a segment.
 
@@ -210,6 +210,8 @@ class GpuExecutor:
         stays : bool
             Whether operands and results stay on the device: buffers for those that come from the
             host or go there are made when one does.
+        known : mapping of str to bytes
+            Kernels that a packed model has (`gpuedge.executors.kernels`).
 
         Raises
         ------
@@ -227,7 +229,7 @@ class GpuExecutor:
             self._judged = _UNJUDGED
             progress("plan", 1, 1)
             try:
-                return GpuExecutable(self, segment, planned, progress, stays=stays)
+                return GpuExecutable(self, segment, planned, progress, stays=stays, known=known)
             except RefusedPassError as refused:
                 if refused.launch.variant.removesuffix("_f16").endswith("_map"):
                     raise refused.error from None
@@ -259,31 +261,25 @@ class GpuExecutor:
             with self.compiling, self.impl.entered():
                 yield
 
-    def program(self, launch: Pass, kinds: Mapping[str, str]) -> Program:
+    def program(
+        self, launch: Pass, kinds: Mapping[str, str], known: Mapping[str, bytes] = NO_KERNELS
+    ) -> Program:
         """Print (or take from the cache) and build the kernel of a pass.
 
-        `kinds` are the storage kinds of the kernel's tensors, by their names there.
+        `kinds` are the storage kinds of the kernel's tensors, by their names there; `known` is as
+        for `compile`.
         """
-        source = launch.source
-        text = texts()[source.kernel]
-        storage = {} if set(kinds.values()) == {BUFFER} else kinds
-        key = blob_key(
-            text, source.epilogue, dict(source.consts), self.caps.dialect, storage,
-            is_half=source.is_half, along=source.along,
-        )  # fmt: skip
-        blob = self._blobs.get(key)
+        dialect = self.caps.dialect
+        key = key_of(launch, kinds, dialect)
+        blob = fitting(known, key, launch, kinds, dialect) or self._blobs.get(key)
         debug.say(3, f"{launch.variant} {dict(launch.specs)} groups {launch.groups}")
-        debug.say(4, lambda: text.replace("//EPILOGUE", source.epilogue or "//EPILOGUE"))
+        debug.say(4, lambda: listing(launch))
         if blob is None:
-            kernel = load(
-                text, filename=f"{source.kernel}.kern", consts=dict(source.consts),
-                epilogue=source.epilogue, is_half=source.is_half,
-            )  # fmt: skip
-            blob = print_kernel(kernel, self.caps.dialect, storage, source.along)
+            blob = printed(launch, kinds, dialect)
             self._blobs.put(key, blob)
-        known = {s.name for s in blob.specs}
+        names = {s.name for s in blob.specs}
         try:
-            specs = {k: v for k, v in launch.specs.items() if k in known}
+            specs = {k: v for k, v in launch.specs.items() if k in names}
             return self.programs.build(blob, specs, self.caps)
         except DriverError as error:
             raise RefusedPassError(launch, error) from error
@@ -397,8 +393,9 @@ class GpuExecutable:
     """
 
     def __init__(
-        self, executor: GpuExecutor, graph: Graph, plan: Plan, progress: Progress, *, stays: bool
-    ) -> None:
+        self, executor: GpuExecutor, graph: Graph, plan: Plan, progress: Progress, *, stays: bool,
+        known: Mapping[str, bytes] = NO_KERNELS,
+    ) -> None:  # fmt: skip
         self.executor = executor
         self.graph = graph
         self.plan = plan
@@ -420,7 +417,7 @@ class GpuExecutable:
         self._is_closed = False
         self._where: Arrangement = arrange_on(plan, executor.caps)
         try:
-            self._build(progress, stays=stays)
+            self._build(progress, known, stays=stays)
         except BaseException:
             self.close()
             raise
@@ -439,14 +436,14 @@ class GpuExecutable:
         """
         return {**self._where.memory, "most_alive": self._where.most_alive}
 
-    def _build(self, progress: Progress, *, stays: bool) -> None:
+    def _build(self, progress: Progress, known: Mapping[str, bytes], *, stays: bool) -> None:
         where, building = self._where, self.executor.building
         tensors = self.plan.tensors
         # one by one, so that `close` finds what was made before a failure
         for number, launch in enumerate(self.plan.passes, 1):
             kinds = kernel_kinds(launch, tensors, self.executor.caps)
             with building():
-                self._programs.append(self.executor.program(launch, kinds))
+                self._programs.append(self.executor.program(launch, kinds, known))
             progress("compile", number, len(self.plan.passes))
         self.executor.flush()
         with building():

@@ -28,6 +28,8 @@ def body(node: Node, graph: Graph) -> Graph | None:
     Graph or None
         Its inputs and outputs are those of the operator, by position; types are missing.
     """
+    if node.body is not None:
+        return node.body
     known = schema.find(node.op, node.domain, graph.opset)
     if known is None or any(n and n not in graph.types for n in node.inputs):
         return None

@@ -55,7 +55,10 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator application. Inputs that are absent are the empty string, as in ONNX."""
+    """One operator application. Inputs that are absent are the empty string, as in ONNX.
+
+    `body` is what ONNX defines the operator by, where that was looked up before.
+    """
 
     op: str
     inputs: tuple[str, ...]
@@ -63,6 +66,7 @@ class Node:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     domain: str = ""
+    body: Graph | None = None
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1f\x8b", "a gzip archive"),
     (0, b"\x80\x02", "a Python pickle"),
     (0, b"\x93NUMPY", "a numpy array"),
+    (8, b'{"__metadata__"', "a packed model, or another safetensors file"),
     (0, b"<", "a text starting with '<'"),
     (0, b"{", "a text starting with '{'"),
     (0, b"version https://git-lfs", "a Git LFS pointer; the file itself was not downloaded"),
@@ -81,7 +82,7 @@ def load(model: Any) -> tuple[onnx.ModelProto, bytes]:
 
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        data, source, folder = _read(path), str(path), path.resolve().parent
+        data, source, folder = contents(path), str(path), path.resolve().parent
     elif isinstance(model, onnx.ModelProto):
         data, source, folder = _serialise(model), "the ModelProto", None
     elif isinstance(model, (bytes, bytearray, memoryview)):
@@ -148,7 +149,8 @@ def _check_references(held: Counted, source: str) -> None:
         )
 
 
-def _read(path: Path) -> bytes:
+def contents(path: Path) -> bytes:
+    """Return the bytes of an ONNX file. Raises ModelError (GE-500)."""
     check_readable(path, "model", kind=ModelError)
     try:
         if path.stat().st_size > PROTOBUF_LIMIT:

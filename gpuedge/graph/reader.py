@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from gpuedge.opset.windows import MAX_EXTENT
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Dim", "OnnxModel", "Signature", "schema_reason"]
+__all__ = ["Dim", "Model", "OnnxModel", "Signature", "schema_reason"]
 
 MAX_VALUES = 64
 """Elements of an input (a shape, axes, a count) whose values a graph is specialised to."""
@@ -179,8 +180,8 @@ class _Contents:
     infos: tuple[Any, ...]
 
 
-class OnnxModel:
-    """A checked model whose shapes may still be open.
+class Model(ABC):
+    """A model that graphs are made of, whose shapes may still be open.
 
     Attributes
     ----------
@@ -188,123 +189,46 @@ class OnnxModel:
         Dtype name and shape of each; extents are numbers, symbols or None.
     opset : dict
         Operator set versions by domain.
+    notes : tuple of str
+        What of the file is not used here, and why.
     """
 
-    def __init__(self, proto: onnx.ModelProto, data: bytes) -> None:
-        if proto.graph.sparse_initializer:
-            raise UnsupportedOpError("The model has sparse initialisers, which are not supported.")
-        for _ in _weights(proto.graph):
-            pass  # each must be readable
-        self.inputs = {v.name: _signature(v) for v in proto.graph.input}
-        self.opset = parse.opsets(proto)
-        self._stated = {v.name: _signature(v) for v in proto.graph.output}
-        self._limited = tuple(node_of(n) for n in proto.graph.node if _limits(n, self.inputs))
-        reads = {name for node in self._limited for name in node.inputs}
-        self._read = {
-            t.name: TensorType(schema.dtype_name(t.data_type), tuple(t.dims))
-            for t in proto.graph.initializer if t.name in reads
-        }  # fmt: skip
-        self._data = data
-        self._sizes = Sizes(proto.graph, proto.opset_import)
-        self._serialised: Serialised | None = None
-        if _is_settled(proto.graph):
-            if division.guard(proto):
-                data = proto.SerializeToString()
-            self._serialised = Serialised(data, tuple(self.inputs), tuple(self._stated))
+    inputs: dict[str, Signature]
+    opset: dict[str, int]
+    notes: tuple[str, ...] = ()
 
-    @classmethod
-    def load(cls, model: Any) -> OnnxModel:
-        """Read a model.
-
-        Parameters
-        ----------
-        model : str, os.PathLike, bytes, onnx.ModelProto or OnnxModel
-            External weights are read only from the model's own folder. What was read is returned.
-
-        Raises
-        ------
-        ModelError (GE-500)
-            It cannot be read, or is not valid ONNX.
-        UnsupportedOpError (GE-501)
-            An operator does not exist in its operator set, or an input is no tensor.
-        InputError (GE-203)
-            A weight holds NaN.
-        """
-        return model if isinstance(model, cls) else cls(*parse.load(model))
-
-    @cached_property
+    @property
+    @abstractmethod
     def outputs(self) -> dict[str, Signature]:
-        """Dtype name and shape of each output, inferred where the model does not state it."""
-        if all(shape is not None for _, shape in self._stated.values()):
-            return self._stated
-        proto = parse.parsed(self._data)
-        for tensor in proto.graph.initializer:
-            if len(tensor.raw_data) > LARGE:  # of no use to inference, which copies it
-                tensor.ClearField("raw_data")
-        parse.complete(proto)
-        return {v.name: _signature(v) for v in proto.graph.output}
+        """Dtype name and shape of each output."""
 
-    @cached_property
-    def _contents(self) -> _Contents:
-        graph = parse.parsed(self._data).graph
-        each = (node for n in graph.node for node in spelled(node_of(n), self.opset))
-        nodes = _live(tuple(each), tuple(self._stated))
-        return _Contents(nodes, dict(_weights(graph)), (*graph.value_info, *graph.output))
-
-    @cached_property
-    def _rewritten(self) -> _Contents:
-        """The contents with their quantised parts in integers."""
-        known, outputs = self._contents, tuple(self._stated)
-        nodes, constants = in_integers(known.nodes, known.weights, outputs, self.opset.get("", 0))
-        return replace(known, nodes=_live(nodes, outputs), weights={**known.weights, **constants})
-
-    @cached_property
+    @property
+    @abstractmethod
     def parameters(self) -> frozenset[str]:
-        """Inputs that only parametrise nodes (a shape, axes), at once or by what is made of them.
+        """Inputs whose values a graph has to be made for, so that all of it can be planned."""
 
-        For their values the graph has to be known before it can be planned.
-        """
-        return frozenset(fold.needed(self._contents.nodes, self.opset) & self.inputs.keys())
-
-    @cached_property
+    @property
+    @abstractmethod
     def contested(self) -> frozenset[str]:
         """Those of them that decide whether ONNX Runtime computes a node as ONNX has it."""
-        if self._serialised is not None:
-            return frozenset()
-        names = fold.needed(self._contents.nodes, self.opset, only_contested=True)
-        return frozenset(names & self.inputs.keys())
 
+    @abstractmethod
     def with_shapes(self, shapes: Shapes, *, rewrites: bool = True) -> ShapedModel:
         """Return the model for what `shapes_of` gives of its inputs. Raises as `bind`."""
-        known = dict(zip(self.inputs, shapes, strict=True))
-        values = {n: k.array for n, k in known.items() if isinstance(k, Fixed)}
-        sizes = {n: k.shape if isinstance(k, Fixed) else k for n, k in known.items()}
-        self.bind(sizes)
-        is_odd = values or any(0 in size for size in sizes.values())
-        make = partial(self.specialise, sizes, values, rewrites=rewrites)
-        given = None if is_odd else self._serialised
-        model = ShapedModel(make, given, partial(self._limiting, sizes))
-        if not self._are_known(sizes) and given is not None:
-            _ = model.graph  # it may be too large, and knows before ONNX Runtime computes any of it
-        return model
 
-    def _are_known(self, sizes: Mapping[str, Sequence[int]]) -> bool:
-        """Tell whether ONNX's inference knows every size. Raises ModelError for one too large."""
-        return self._sizes.are_known(*(tuple(sizes[name]) for name in self.inputs))
-
+    @abstractmethod
     def check_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Raise as `bind`, or ModelError where ONNX's inference finds a value too large."""
-        self.bind(shapes)
-        self._are_known(shapes)
+        """Raise as `bind`, or ModelError where something would be too large."""
 
-    def _limiting(self, sizes: Mapping[str, Sequence[int]]) -> Graph | None:
-        """Return the nodes that limit values of inputs; None if they need more than is known."""
-        types = dict(self._read)
-        for name, (dtype, _) in self.inputs.items():
-            types[name] = TensorType(dtype, tuple(sizes[name]))
-        if any(name and name not in types for n in self._limited for name in n.inputs):
-            return None
-        return Graph(self._limited, tuple(self.inputs), (), types, {}, self.opset)
+    @abstractmethod
+    def specialise(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        values: Mapping[str, Array] | None = None,
+        *,
+        rewrites: bool = True,
+    ) -> Graph:
+        """Return the graph for these input shapes; `values` are inputs that become constants."""
 
     def bind(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Match shapes against the model's inputs and return the values of its symbols.
@@ -339,6 +263,136 @@ class OnnxModel:
                     )  # fmt: skip
                 owner.setdefault(dim, name)
         return symbols
+
+
+class OnnxModel(Model):
+    """A checked ONNX model.
+
+    Attributes
+    ----------
+    inputs, opset : dict
+        As of every `Model`.
+    data : bytes
+        The model as it was checked, weights included.
+    serialised : Serialised or None
+        The same for ONNX Runtime; None where it is not to be given that.
+    """
+
+    def __init__(self, proto: onnx.ModelProto, data: bytes) -> None:
+        if proto.graph.sparse_initializer:
+            raise UnsupportedOpError("The model has sparse initialisers, which are not supported.")
+        for _ in _weights(proto.graph):
+            pass  # each must be readable
+        self.inputs = {v.name: _signature(v) for v in proto.graph.input}
+        self.opset = parse.opsets(proto)
+        self._stated = {v.name: _signature(v) for v in proto.graph.output}
+        self._limited = tuple(node_of(n) for n in proto.graph.node if _limits(n, self.inputs))
+        reads = {name for node in self._limited for name in node.inputs}
+        self._read = {
+            t.name: TensorType(schema.dtype_name(t.data_type), tuple(t.dims))
+            for t in proto.graph.initializer if t.name in reads
+        }  # fmt: skip
+        self.data = data
+        self._sizes = Sizes(proto.graph, proto.opset_import)
+        self.serialised: Serialised | None = None
+        if _is_settled(proto.graph):
+            if division.guard(proto):
+                data = proto.SerializeToString()
+            self.serialised = Serialised(lambda: data, tuple(self.inputs), tuple(self._stated))
+
+    @classmethod
+    def load(cls, model: Any) -> OnnxModel:
+        """Read a model.
+
+        Parameters
+        ----------
+        model : str, os.PathLike, bytes, onnx.ModelProto or OnnxModel
+            External weights are read only from the model's own folder. What was read is returned.
+
+        Raises
+        ------
+        ModelError (GE-500)
+            It cannot be read, or is not valid ONNX.
+        UnsupportedOpError (GE-501)
+            An operator does not exist in its operator set, or an input is no tensor.
+        InputError (GE-203)
+            A weight holds NaN.
+        """
+        return model if isinstance(model, cls) else cls(*parse.load(model))
+
+    @cached_property
+    def outputs(self) -> dict[str, Signature]:
+        """Dtype name and shape of each output, inferred where the model does not state it."""
+        if all(shape is not None for _, shape in self._stated.values()):
+            return self._stated
+        proto = parse.parsed(self.data)
+        for tensor in proto.graph.initializer:
+            if len(tensor.raw_data) > LARGE:  # of no use to inference, which copies it
+                tensor.ClearField("raw_data")
+        parse.complete(proto)
+        return {v.name: _signature(v) for v in proto.graph.output}
+
+    @cached_property
+    def _contents(self) -> _Contents:
+        graph = parse.parsed(self.data).graph
+        each = (node for n in graph.node for node in spelled(node_of(n), self.opset))
+        nodes = _live(tuple(each), tuple(self._stated))
+        return _Contents(nodes, dict(_weights(graph)), (*graph.value_info, *graph.output))
+
+    @cached_property
+    def _rewritten(self) -> _Contents:
+        """The contents with their quantised parts in integers."""
+        known, outputs = self._contents, tuple(self._stated)
+        nodes, constants = in_integers(known.nodes, known.weights, outputs, self.opset.get("", 0))
+        return replace(known, nodes=_live(nodes, outputs), weights={**known.weights, **constants})
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """Inputs that only parametrise nodes (a shape, axes), at once or by what is made of them.
+
+        For their values the graph has to be known before it can be planned.
+        """
+        return frozenset(fold.needed(self._contents.nodes, self.opset) & self.inputs.keys())
+
+    @cached_property
+    def contested(self) -> frozenset[str]:
+        """Those of them that decide whether ONNX Runtime computes a node as ONNX has it."""
+        if self.serialised is not None:
+            return frozenset()
+        names = fold.needed(self._contents.nodes, self.opset, only_contested=True)
+        return frozenset(names & self.inputs.keys())
+
+    def with_shapes(self, shapes: Shapes, *, rewrites: bool = True) -> ShapedModel:
+        """Return the model for what `shapes_of` gives of its inputs. Raises as `bind`."""
+        known = dict(zip(self.inputs, shapes, strict=True))
+        values = {n: k.array for n, k in known.items() if isinstance(k, Fixed)}
+        sizes = {n: k.shape if isinstance(k, Fixed) else k for n, k in known.items()}
+        self.bind(sizes)
+        is_odd = values or any(0 in size for size in sizes.values())
+        make = partial(self.specialise, sizes, values, rewrites=rewrites)
+        given = None if is_odd else self.serialised
+        model = ShapedModel(make, given, partial(self._limiting, sizes))
+        if not self._are_known(sizes) and given is not None:
+            _ = model.graph  # it may be too large, and knows before ONNX Runtime computes any of it
+        return model
+
+    def _are_known(self, sizes: Mapping[str, Sequence[int]]) -> bool:
+        """Tell whether ONNX's inference knows every size. Raises ModelError for one too large."""
+        return self._sizes.are_known(*(tuple(sizes[name]) for name in self.inputs))
+
+    def check_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Raise as `bind`, or ModelError where ONNX's inference finds a value too large."""
+        self.bind(shapes)
+        self._are_known(shapes)
+
+    def _limiting(self, sizes: Mapping[str, Sequence[int]]) -> Graph | None:
+        """Return the nodes that limit values of inputs; None if they need more than is known."""
+        types = dict(self._read)
+        for name, (dtype, _) in self.inputs.items():
+            types[name] = TensorType(dtype, tuple(sizes[name]))
+        if any(name and name not in types for n in self._limited for name in n.inputs):
+            return None
+        return Graph(self._limited, tuple(self.inputs), (), types, {}, self.opset)
 
     def specialise(
         self,

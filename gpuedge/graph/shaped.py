@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 
 from gpuedge.graph.checks import ValueCheck, checks_of
 from gpuedge.graph.ir import Graph
@@ -16,12 +17,13 @@ class Serialised:
 
     Attributes
     ----------
-    data : bytes
-        Every weight is in it, and none is an input.
+    read : callable
+        Returns the bytes, which need not be there before. Every weight is in them, and none is an
+        input.
     inputs, outputs : tuple of str
     """
 
-    data: bytes = field(repr=False)
+    read: Callable[[], bytes] = field(repr=False)
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -40,6 +42,8 @@ class ShapedModel:
     limited : callable, optional
         Returns what is known without the graph of the nodes that limit the values of inputs, or
         None where that is not enough.
+    kernels : mapping of str to bytes, optional
+        Kernels that were printed before (`gpuedge.lang.cache`).
     """
 
     def __init__(
@@ -47,8 +51,10 @@ class ShapedModel:
         make: Callable[[], Graph],
         serialised: Serialised | None = None,
         limited: Callable[[], Graph | None] = lambda: None,
+        kernels: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
         self.serialised = serialised
+        self.kernels = kernels
         self._make = make
         self._limited = limited
         self._made: list[Graph] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpuedge.core.kernel import KernelBlob
@@ -67,7 +67,7 @@ class BlobCache:
 
     def put(self, key: str, blob: KernelBlob) -> None:
         """Keep a blob; it reaches the disk with `flush`."""
-        data = _packed(blob)
+        data = packed(blob)
         if self._kept.get(key) != data:
             self._kept[key] = data
             self._new = True
@@ -99,12 +99,12 @@ class BlobCache:
     def _encoded(self) -> bytes:
         """Encode all blobs, or as many of the last ones as a file may hold."""
         kept = list(self._kept.items())
-        while len(body := _encode(kept)) > MAX_BYTES and kept:
+        while len(body := encoded(kept)) > MAX_BYTES and kept:
             kept = kept[len(kept) // 2 + 1 :]
         return body
 
 
-def _packed(blob: KernelBlob) -> bytes:
+def packed(blob: KernelBlob) -> bytes:
     """Return one line of JSON about a blob, then its code."""
     return json.dumps(blob.to_record(), separators=(",", ":")).encode() + b"\n" + blob.code
 
@@ -118,7 +118,7 @@ def unpacked(data: bytes) -> KernelBlob | None:
         return None
 
 
-def _encode(kept: list[tuple[str, bytes]]) -> bytes:
+def encoded(kept: Sequence[tuple[str, bytes]]) -> bytes:
     """Return one line of JSON, which names all blobs and their lengths, then the blobs."""
     index = [[key, len(data)] for key, data in kept]
     line = json.dumps(index, separators=(",", ":")).encode() + b"\n"

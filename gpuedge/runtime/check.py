@@ -16,11 +16,13 @@ from gpuedge import __version__
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.graph.ir import Graph, Node
-from gpuedge.graph.reader import OnnxModel
+from gpuedge.graph.packed import PackedModel, read_model
+from gpuedge.graph.reader import Model
 from gpuedge.plan.planner import label
 from gpuedge.runtime import check_text, clock, yardstick
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.forecast import Forecast
+from gpuedge.runtime.golden import verified
 from gpuedge.runtime.inputs import samples
 from gpuedge.runtime.request import Request, make_request
 from gpuedge.runtime.strings import AUTO, CPU
@@ -139,6 +141,35 @@ class DeviceCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class PackCheck:
+    """What a packed model is, and what came of its golden values.
+
+    Attributes
+    ----------
+    gpuedge, format, language : str, int and int
+        Versions of what packed it, of the file and of its kernels.
+    model, sha256 : str
+        Name and hash of the model that was packed.
+    kernels : int
+        Printed kernels in it that can be used here.
+    notes : tuple of str
+        What of it is not used here, and why.
+    golden : dict of str to str
+        By device what is wrong with its results, or why they were not compared; empty where they
+        are right. Nothing for models without golden values.
+    """
+
+    gpuedge: str
+    format: int
+    language: int
+    model: str
+    sha256: str
+    kernels: int
+    notes: tuple[str, ...]
+    golden: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCheck:
     """What `gpuedge.check` found.
 
@@ -159,6 +190,8 @@ class ModelCheck:
         ``kernel``, ``ns`` (median of a few runs on synthetic inputs) and ``error``.
     fallback : str
         ``cpu`` or ``error``: whether nodes may move to the CPU.
+    pack : PackCheck or None
+        Of a packed model, which versions made it and whether its golden values come out right.
     """
 
     model: str
@@ -170,10 +203,16 @@ class ModelCheck:
     devices: tuple[DeviceCheck, ...]
     cpu: Mapping[str, Any]
     fallback: str = "cpu"
+    pack: PackCheck | None = None
 
     @property
     def is_ok(self) -> bool:
-        """Whether every node has a device to run on, of those that `fallback` allows."""
+        """Whether every node has a device to run on, of those that `fallback` allows.
+
+        Of a packed model, whether its golden values come out right as well.
+        """
+        if self.pack is not None and any(self.pack.golden.values()):
+            return False
         asked = {d.device: d.error for d in self.devices} or {CPU: self.cpu["error"]}
         may_move = self.fallback == "cpu"
         allowed = (HOST, CPU) if may_move else (HOST,)
@@ -240,11 +279,12 @@ def check(
     The CPU path is run a few times on synthetic inputs, to time it. Times of GPUs are predicted
     from public measurements of their class (`gpuedge bench` measures). A software rasteriser is as
     fast as the processor of the moment, so a few small kernels are timed on it, in a process of its
-    own. Probing is done if it was not yet.
+    own. Probing is done if it was not yet. The golden values of a packed model are computed on the
+    CPU and on each device, whose driver has a process of its own.
     """
     config.check_environment()
     request = make_request(device, policy, fallback)
-    opened = OnnxModel.load(model)
+    opened = read_model(model)
     graph = opened.specialise(shapes, rewrites=request.policy.rewrites)
     checker = _Checker(graph, request.policy, POOL.cpu())
     cpu = checker.on_cpu()
@@ -258,6 +298,20 @@ def check(
         {n: checker.type_of(n) for n in opened.outputs},
         tuple(checker.nodes({CPU: {}} | {d.device: places for d, places in by_device})),
         tuple(d for d, _ in by_device), cpu, request.fallback,
+        _packed(opened, graph, request, [d.device for d, _ in by_device if not d.error]),
+    )  # fmt: skip
+
+
+def _packed(
+    model: Model, graph: Graph, request: Request, devices: Sequence[str]
+) -> PackCheck | None:
+    """Return what there is to say of a packed model; None of any other."""
+    if not isinstance(model, PackedModel):
+        return None
+    about = model.about
+    return PackCheck(
+        about.gpuedge, about.format, about.language, about.model, about.sha256,
+        len(model.kernels), model.notes, verified(model, graph, request, devices),
     )  # fmt: skip
 
 

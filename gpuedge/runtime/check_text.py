@@ -13,7 +13,7 @@ from gpuedge.runtime import yardstick
 from gpuedge.runtime.strings import CPU
 
 if TYPE_CHECKING:
-    from gpuedge.runtime.check import DeviceCheck, ModelCheck, NodeCheck
+    from gpuedge.runtime.check import DeviceCheck, ModelCheck, NodeCheck, PackCheck
 
 
 BLIND = "a factor of 10 and more"
@@ -53,7 +53,8 @@ def _headline(page: ModelCheck) -> str:
 
 def _notes(page: ModelCheck) -> Iterator[str]:
     """Yield what is to be said below the tables."""
-    if not page.is_ok:
+    yield from () if page.pack is None else _packed(page.pack)
+    if not page.is_ok and not (page.pack and any(page.pack.golden.values())):
         may_move = "" if page.fallback == CPU else ", and fallback='error' keeps them off the CPU"
         yield f"No device runs every node{may_move}: a session raises an error."
     for device in page.devices:
@@ -73,6 +74,24 @@ def _notes(page: ModelCheck) -> Iterator[str]:
     blind = [d.device for d in page.devices if d.is_software and not (d.slowness or d.error)]
     if blind:
         yield f"Those of {', '.join(blind)} could not be measured, and may be off by {BLIND}."
+
+
+def _packed(pack: PackCheck) -> Iterator[str]:
+    """Yield what a packed model is, and what came of its golden values."""
+    yield (
+        f"packed by gpuedge {pack.gpuedge} from {plain(pack.model) or 'a model'} (format "
+        f"{pack.format}, {counted(pack.kernels, 'kernel')} of language version {pack.language})"
+    )
+    for note in pack.notes:
+        yield f"Of the packed model, {note}."
+    if not pack.golden:
+        yield "It holds no golden values to compare with."
+    right = [device for device, wrong in pack.golden.items() if not wrong]
+    if right:
+        yield f"golden values come out right on {', '.join(right)}"
+    for device, wrong in pack.golden.items():
+        if wrong:
+            yield f"GOLDEN VALUES NOT CONFIRMED on {device}: {wrong}"
 
 
 def _memory(device: DeviceCheck) -> str:

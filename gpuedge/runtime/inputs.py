@@ -17,7 +17,7 @@ from gpuedge.core.interchange import as_numpy
 from gpuedge.core.layouts import other_order
 from gpuedge.core.text import MOST_LISTED, counted, plain, said, shown
 from gpuedge.graph.ir import Array, Graph, TensorType
-from gpuedge.graph.reader import OnnxModel, Signature, takes
+from gpuedge.graph.reader import Model, Signature, takes
 from gpuedge.opset.windows import MAX_EXTENT
 
 Feeds = Mapping[str, Any] | Sequence[Any]
@@ -104,7 +104,7 @@ def wrong_call(
     )
 
 
-def check_inputs(inputs: Any, model: OnnxModel) -> dict[str, Array]:
+def check_inputs(inputs: Any, model: Model) -> dict[str, Array]:
     """Return the inputs as arrays in the model's order, or say what is wrong with them.
 
     Nothing large is copied before all dtypes and shapes were found to fit, and what the model would
@@ -113,7 +113,7 @@ def check_inputs(inputs: Any, model: OnnxModel) -> dict[str, Array]:
     Parameters
     ----------
     inputs : mapping of str to array_like, or sequence of array_like
-    model : OnnxModel
+    model : Model
 
     Raises
     ------
@@ -137,7 +137,7 @@ def check_inputs(inputs: Any, model: OnnxModel) -> dict[str, Array]:
         raise no_copy("the inputs", error) from None
 
 
-def check_copies(given: Mapping[str, Array], inputs: Mapping[str, Array], model: OnnxModel) -> None:
+def check_copies(given: Mapping[str, Array], inputs: Mapping[str, Array], model: Model) -> None:
     """Check that a model could compute with all inputs before much of what is given is copied.
 
     Raises
@@ -192,7 +192,7 @@ def fixed_shape(signature: Signature) -> tuple[int, ...] | None:
     return tuple(d for d in dims if isinstance(d, int))
 
 
-def shapes_for(shapes: Any, model: OnnxModel) -> tuple[tuple[int, ...], ...]:
+def shapes_for(shapes: Any, model: Model) -> tuple[tuple[int, ...], ...]:
     """Return the shape of every input: as given, or as the model fixes it.
 
     Raises

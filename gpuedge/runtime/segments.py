@@ -264,6 +264,8 @@ class Segments:
         gpu = cast("GpuExecutor", executor)
         if tuned := self._tuned(gpu):
             options["tuned"] = tuned
+        if self.model.kernels:
+            options["known"] = self.model.kernels
         executable = gpu.compile(segment, **options)
         if policy.watchdog_s is not None:
             executable.watchdog.fix(policy.watchdog_s)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import UsageError
-from gpuedge.graph.reader import Fixed, OnnxModel, Shapes
+from gpuedge.graph.reader import Fixed, Model, Shapes
 from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock
 from gpuedge.runtime.compiled import CompiledModel
@@ -46,7 +46,7 @@ class Compiler:
     Raises UsageError (GE-2xx) for inputs of calibration that do not fit the model.
     """
 
-    def __init__(self, model: OnnxModel, request: Request) -> None:
+    def __init__(self, model: Model, request: Request) -> None:
         self.times = Times()
         self.model = model
         is_strict = request.device not in (AUTO, CPU) and request.fallback == "error"

@@ -148,7 +148,7 @@ def test_a_nonsensical_kernel_is_a_miss_and_the_others_are_kept(
     tmp_path: Path, record: bytes
 ) -> None:
     place = tmp_path / "kernels.bin"
-    good = cache_module._packed(blob_of("gemm"))
+    good = cache_module.packed(blob_of("gemm"))
     index = json.dumps([["a", len(record) + 1], ["g", len(good)]]).encode() + b"\n"
     path = sealed(place, index + record + b"\n" + good)
     assert lang.BlobCache(path).get("g") == blob_of("gemm")

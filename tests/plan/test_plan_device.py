@@ -85,7 +85,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, s
         )
         return KernelBlob(kernel.name, dialect, b"", "main", tensors, (), (), 0, f"{len(seen)}")
 
-    monkeypatch.setattr("gpuedge.executors.gpu.print_kernel", stand_in)
+    monkeypatch.setattr("gpuedge.executors.kernels.print_kernel", stand_in)
     return seen
 
 

@@ -1,0 +1,413 @@
+"""Packed models: what is written is what is read, and nothing else is believed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx_models import by_reference, model, relu, simple, value, weight
+
+import gpuedge
+from gpuedge.core.errors import (
+    GpuEdgeError,
+    InputError,
+    ModelError,
+    PackError,
+    ShapeError,
+    UnsupportedOpError,
+)
+from gpuedge.graph import packed
+from gpuedge.graph.container import About, opened, written
+from gpuedge.graph.packed import FORMAT, KERNELS, MODEL, PackedModel, read_model
+from gpuedge.graph.parse import load
+from gpuedge.graph.reader import OnnxModel
+from gpuedge.lang.cache import LANGUAGE_VERSION
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "models" / "digits.onnx"
+SHAPE = {"image": (2, 1, 8, 8)}
+FEED = {"image": np.random.default_rng(3).random((2, 1, 8, 8), np.float32)}
+FLIPS, CUTS, FORGERIES = 250, 120, 400
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("packed") / "digits.gpuedge"
+    gpuedge.pack(DIGITS, path, shapes=SHAPE)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def wanted() -> np.ndarray[Any, Any]:
+    with gpuedge.Session(DIGITS, device="cpu") as session:
+        return session.run(FEED)["probabilities"]
+
+
+def answer(data: Any) -> np.ndarray[Any, Any]:
+    with gpuedge.Session(data, device="cpu") as session:
+        return session.run(FEED)["probabilities"]
+
+
+# -- what is written -------------------------------------------------------------------------------
+
+
+def test_the_graph_weights_and_original_come_back(digits: bytes) -> None:
+    read, onnx_model = PackedModel.load(digits), OnnxModel.load(DIGITS)
+    graph, expected = read.specialise(), onnx_model.specialise(SHAPE)
+    assert (graph.nodes, graph.inputs, graph.outputs) == (
+        expected.nodes, expected.inputs, expected.outputs,
+    )  # fmt: skip
+    assert graph.types == expected.types
+    assert graph.opset == expected.opset
+    assert graph.constants.keys() == expected.constants.keys()
+    for name, array in expected.constants.items():
+        np.testing.assert_array_equal(graph.constants[name], array)
+        assert not graph.constants[name].flags.writeable
+        assert graph.constants[name].flags.aligned
+    assert read.original() == DIGITS.read_bytes() == onnx_model.data
+    assert len(digits) < 1.2 * DIGITS.stat().st_size  # the weights are there once
+    assert read.inputs == onnx_model.inputs
+    assert read.outputs == onnx_model.outputs
+
+
+def test_it_is_a_safetensors_file(digits: bytes) -> None:
+    length = int.from_bytes(digits[:8], "little")
+    header = json.loads(digits[8 : 8 + length])
+    assert (8 + length) % 64 == 0
+    metadata = header.pop("__metadata__")
+    assert all(isinstance(text, str) for text in metadata.values())
+    at = 0
+    for entry in header.values():
+        first, end = entry["data_offsets"]
+        assert first == at
+        at = end
+    assert 8 + length + at == len(digits)
+    weights = OnnxModel.load(DIGITS).specialise(SHAPE).constants
+    name = max(weights, key=lambda n: weights[n].size)
+    assert (header[name]["dtype"], header[name]["shape"]) == ("F32", [*weights[name].shape])
+    first, end = header[name]["data_offsets"]
+    assert digits[8 + length + first : 8 + length + end] == weights[name].tobytes()
+
+
+def test_sessions_answer_as_they_do_of_the_onnx_file(
+    digits: bytes, wanted: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
+    np.testing.assert_array_equal(answer(digits), wanted)
+    (tmp_path / "other.bin").write_bytes(digits)  # told by what it begins with
+    np.testing.assert_array_equal(answer(tmp_path / "other.bin"), wanted)
+    with gpuedge.Session(digits, device="cpu") as session:
+        session.run(FEED)
+        assert {row.kernel for row in session.placement} == {"onnxruntime " + ort_version()}
+        more = session.run({"image": np.repeat(FEED["image"], 2, 0)})  # by the original in it
+    np.testing.assert_allclose(more["probabilities"][::2], wanted, rtol=1e-5)
+
+
+def ort_version() -> str:
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
+@pytest.mark.parametrize("op", ["Shrink", "MeanVarianceNormalization", "RMSNormalization"])
+def test_operators_that_onnx_defines_by_others_bring_their_bodies(op: str, tmp_path: Path) -> None:
+    weights = {"s": np.array([1, 2, 3, 4], np.float32)} if op == "RMSNormalization" else None
+    proto = simple(op, [2, 3, 5, 4], weights)
+    proto.opset_import[0].version = 23
+    gpuedge.pack(proto, tmp_path / "a.gpuedge")
+    node = PackedModel.load(tmp_path / "a.gpuedge").specialise().nodes[0]
+    assert node.op == op
+    assert node.body is not None
+    x = np.random.default_rng(1).standard_normal((2, 3, 5, 4)).astype(np.float32)
+    expected = by_reference(proto, {"x": x})["y"]
+    from gpuedge.executors.cpu import CpuExecutor
+
+    graph = PackedModel.load(tmp_path / "a.gpuedge").specialise()
+    found = CpuExecutor(engine="numpy").compile(graph).run({"x": x})["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_quantised_models_stay_integers_to_the_bit(tmp_path: Path) -> None:
+    samples = [{"image": FEED["image"] * scale} for scale in (0.5, 1)]
+    done = gpuedge.pack(DIGITS, tmp_path / "q.gpuedge", shapes=SHAPE, calibration=samples)
+    small = gpuedge.quantize(DIGITS, samples)
+    assert (tmp_path / "q.gpuedge").stat().st_size < DIGITS.stat().st_size
+    assert done.sha256 == hashlib.sha256(DIGITS.read_bytes()).hexdigest()
+    read = PackedModel.load(tmp_path / "q.gpuedge")
+    assert any(a.dtype == np.int8 for a in read.specialise().constants.values())
+    with gpuedge.Session(small, device="cpu") as session:
+        expected = session.run(FEED)["probabilities"]
+    np.testing.assert_array_equal(answer(tmp_path / "q.gpuedge"), expected)
+
+
+def test_old_files_are_packed_anew_from_their_originals(digits: bytes, tmp_path: Path) -> None:
+    old = tmp_path / "old.gpuedge"
+    old.write_bytes(rewritten(digits, lambda about, parts: replace(about, format=FORMAT + 1)))
+    with pytest.raises(PackError) as info:
+        PackedModel.load(old)
+    assert f"format {FORMAT + 1}" in info.value.what
+    assert f"format {FORMAT}." in info.value.what
+    assert info.value.hint is not None
+    assert f"gpuedge pack {old}" in info.value.hint
+    gpuedge.pack(old, tmp_path / "new.gpuedge", shapes=SHAPE)
+    assert (tmp_path / "new.gpuedge").read_bytes() == digits
+
+
+def test_kernels_of_another_language_are_not_used(digits: bytes) -> None:
+    def older(about: About, parts: dict[str, Any]) -> About:
+        parts[KERNELS] = np.frombuffer(b'[["key",3]]\nabc', np.uint8)
+        return replace(about, language=LANGUAGE_VERSION - 1)
+
+    with gpuedge.Session(rewritten(digits, older), device="cpu") as session:
+        session.run(FEED)
+        said = session.explain().reason
+    assert f"language version {LANGUAGE_VERSION - 1}" in said
+    assert f"version {LANGUAGE_VERSION}" in said
+    assert not PackedModel.load(rewritten(digits, older)).kernels
+
+    def current(about: About, parts: dict[str, Any]) -> About:
+        return replace(older(about, parts), language=LANGUAGE_VERSION)
+
+    assert PackedModel.load(rewritten(digits, current)).kernels == {"key": b"abc"}
+
+
+@pytest.mark.parametrize("case", ["parameters", "loop", "shape", "folder"])
+def test_what_cannot_be_packed_is_refused(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.gpuedge"
+    if case == "folder":
+        with pytest.raises(InputError):
+            gpuedge.pack(DIGITS, tmp_path / "none" / "\0", shapes=SHAPE)
+        return
+    if case == "shape":
+        with pytest.raises(InputError):
+            gpuedge.pack(DIGITS, path)
+    if case == "parameters":
+        shape = value("s", [2], onnx.TensorProto.INT64)
+        node = helper.make_node("Reshape", ["x", "s"], ["y"])
+        with pytest.raises(ModelError, match="values of inputs"):
+            gpuedge.pack(model([node], [value("x", [6]), shape], [value("y", [None, None])]), path)
+    if case == "loop":
+        inner = helper.make_graph(
+            [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Relu", ["a"], ["b"])],
+            "body",
+            [value("i", [], 7), value("c", [], 9), value("a", [3])],
+            [value("d", [], 9), value("b", [3])],
+        )
+        node = helper.make_node("Loop", ["n", "", "x"], ["y"], body=inner)
+        proto = model([node], [value("x", [3]), value("n", [], 7)], [value("y", [3])])
+        with pytest.raises((UnsupportedOpError, ModelError)):
+            gpuedge.pack(proto, path)
+    assert not path.exists()
+
+
+def test_a_pack_without_the_shapes_that_are_asked_for(
+    digits: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed.OnnxModel, "load", missing)
+    with gpuedge.Session(digits, device="cpu") as session:
+        with pytest.raises(PackError, match="no graph for this") as info:
+            session.run({"image": FEED["image"][:1]})
+        assert "(2, 1, 8, 8)" in (info.value.known or "")
+        with pytest.raises(ShapeError):
+            session.run({"image": FEED["image"][:, :, :7]})
+        session.run(FEED)
+
+
+def missing(_: Any) -> OnnxModel:
+    raise gpuedge.MissingPackageError("The Python package 'onnx' cannot be imported.")
+
+
+def test_external_weights_are_in_the_file(tmp_path: Path) -> None:
+    proto = onnx.load(DIGITS)
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin",
+              size_threshold=64)  # fmt: skip
+    gpuedge.pack(tmp_path / "m.onnx", tmp_path / "m.gpuedge", shapes=SHAPE)
+    (tmp_path / "w.bin").unlink()
+    with gpuedge.Session(DIGITS, device="cpu") as session:
+        expected = session.run(FEED)["probabilities"]
+    np.testing.assert_array_equal(answer(tmp_path / "m.gpuedge"), expected)
+
+
+# -- what is not believed --------------------------------------------------------------------------
+
+
+def rewritten(data: bytes, change: Callable[[About, dict[str, Any]], About | None]) -> bytes:
+    """Return the file with something changed in it, and every hash right."""
+    file = opened(data)
+    parts = dict(file.parts)
+    about = change(file.about, parts) or file.about
+    return written(about, parts)
+
+
+def test_no_flipped_bit_is_believed(digits: bytes) -> None:
+    random_places = random.Random(7)
+    length = 8 + int.from_bytes(digits[:8], "little")
+    places = [*range(64), *(random_places.randrange(length) for _ in range(FLIPS // 2))]
+    places += [random_places.randrange(len(digits)) for _ in range(FLIPS // 2)]
+    for place in places:
+        damaged = bytearray(digits)
+        damaged[place] ^= 1 << random_places.randrange(8)
+        with pytest.raises((PackError, ModelError)):
+            read_model(bytes(damaged))
+        with pytest.raises(PackError):
+            PackedModel.load(bytes(damaged))
+
+
+def test_no_truncated_file_is_believed(digits: bytes, tmp_path: Path) -> None:
+    random_places = random.Random(8)
+    path = tmp_path / "cut.gpuedge"
+    length = 8 + int.from_bytes(digits[:8], "little")
+    cuts = [*range(48), length - 1, length, length + 1, len(digits) - 1]
+    cuts += [random_places.randrange(len(digits)) for _ in range(CUTS)]
+    for cut in cuts:
+        path.write_bytes(digits[:cut])
+        with pytest.raises(PackError):
+            gpuedge.Session(path)
+    path.write_bytes(digits + b"\0")
+    with pytest.raises(PackError):
+        gpuedge.Session(path)
+
+
+@pytest.mark.parametrize("what", ["onnx", "empty", "folder", "none", "sizes", "zip"])
+def test_other_files_are_refused_by_name(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gpuedge"
+    contents = {
+        "onnx": DIGITS.read_bytes(), "empty": b"", "sizes": b"\xff" * 8 + b"{" * 100,
+        "zip": b"PK\x03\x04" + bytes(100),
+    }  # fmt: skip
+    if what == "folder":
+        path.mkdir()
+    elif what in contents:
+        path.write_bytes(contents[what])
+    with pytest.raises(PackError) as info:
+        gpuedge.Session(path)
+    assert info.value.code == "GE-502"
+
+
+def test_a_packed_model_is_no_onnx_file(digits: bytes) -> None:
+    with pytest.raises(ModelError, match="not an ONNX file"):
+        load(digits)
+
+
+def lied(kind: str) -> Callable[[About, dict[str, Any]], None]:
+    def change(_: About, parts: dict[str, Any]) -> None:
+        record = json.loads(parts[MODEL].tobytes())
+        graph = record["graphs"][0]
+        nodes = graph["nodes"]
+        if kind == "types":
+            graph["types"][nodes[0][2][0]] = ["float32", [2, 16, 9, 9]]
+        elif kind == "huge":
+            graph["types"]["image"] = ["float32", [1 << 30, 1, 8, 8]]
+        elif kind == "names":
+            nodes[1][2] = nodes[0][2]
+        elif kind == "order":
+            nodes.reverse()
+        elif kind == "parts":
+            graph["constants"][next(iter(graph["constants"]))] = "/etc/passwd"
+        elif kind == "attributes":
+            nodes[0][3] = {"pads": [[1]]}
+        elif kind == "cuts":
+            record["original"]["cuts"] = [[1 << 40, "gpuedge/model"]]
+        elif kind == "bomb":
+            name = next(iter(graph["constants"].values()))
+            record["original"]["cuts"] = [[0, name]] * (1 << 18)
+        elif kind == "nesting":
+            parts[MODEL] = np.frombuffer(b"[" * 100_000, np.uint8)
+            return
+        elif kind == "outputs":
+            graph["outputs"] = ["probabilities", "probabilities"]
+        elif kind == "golden":
+            graph["golden"] = {"image": graph["golden"]["probabilities"]}
+        parts[MODEL] = np.frombuffer(json.dumps(record).encode(), np.uint8)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["types", "huge", "names", "order", "parts", "attributes", "cuts", "nesting", "outputs"],
+)
+def test_lies_with_right_hashes_are_refused(kind: str, digits: bytes) -> None:
+    with pytest.raises(GpuEdgeError):
+        forged = PackedModel.load(rewritten(digits, lied(kind)))
+        forged.specialise()
+        forged.original()
+
+
+def test_an_original_holds_each_part_once(digits: bytes) -> None:
+    read = PackedModel.load(rewritten(digits, lied("bomb")))
+    with pytest.raises(PackError, match="damaged"):
+        read.original()
+
+
+def test_golden_values_of_other_types_are_refused(digits: bytes) -> None:
+    read = PackedModel.load(rewritten(digits, lied("golden")))
+    with pytest.raises(PackError):
+        read.golden(read.specialise())
+
+
+def mutated(value: Any, source: random.Random) -> Any:
+    """Return JSON with one value in it replaced, moved or left out."""
+    if isinstance(value, list) and value and source.random() < 0.9:
+        at = source.randrange(len(value))
+        if source.random() < 0.15:
+            return value[:at] + value[at + 1 :]
+        return [*value[:at], mutated(value[at], source), *value[at + 1 :]]
+    if isinstance(value, dict) and value and source.random() < 0.9:
+        name = source.choice([*value])
+        if source.random() < 0.15:
+            return {n: v for n, v in value.items() if n != name}
+        return {**value, name: mutated(value[name], source)}
+    odd = [None, -1, 0, 2**63, 10**400, 1.5, True, "", "image", "relu1", [], {}, [0], {"part": "x"}]
+    return source.choice(odd)
+
+
+def test_forged_records_with_right_hashes_give_errors_of_ours(digits: bytes) -> None:
+    """Graph and attributes may be another model's then; what is asked is that nothing else ends."""
+    source, ran = random.Random(9), 0
+    record = json.loads(opened(digits).parts[MODEL].tobytes())
+    for _ in range(FORGERIES):
+        text = json.dumps(mutated(record, source)).encode()
+
+        def change(_: About, parts: dict[str, Any], text: bytes = text) -> None:
+            parts[MODEL] = np.frombuffer(text, np.uint8)
+
+        try:
+            read = PackedModel.load(rewritten(digits, change))
+            graph = read.specialise()
+            read.golden(graph)
+            ran += 1
+        except GpuEdgeError:
+            continue
+    assert 0 < ran < FORGERIES // 2  # names and what is only told may be anything
+
+
+def test_arrays_of_every_dtype_come_back(tmp_path: Path) -> None:
+    kinds = ("float64", "int64", "float32", "int32", "float16", "int16", "int8", "uint8", "bool")
+    weights = [weight(k, np.arange(3).astype(k)) for k in kinds]
+    weights += [weight("none", np.zeros((0, 2), np.float32)), weight("one", np.float32(2))]
+    nodes = [helper.make_node("Cast", [k], [f"{k}_y"], to=1) for k in kinds]
+    nodes.append(helper.make_node("Sum", ["x", *(f"{k}_y" for k in kinds)], ["s"]))
+    nodes.append(helper.make_node("Mul", ["s", "one"], ["y"]))
+    proto = model(nodes, [value("x", [3])], [value("y", [3])], weights)
+    gpuedge.pack(proto, tmp_path / "a.gpuedge")
+    x = np.array([1, 2, 3], np.float32)
+    with gpuedge.Session(tmp_path / "a.gpuedge", device="cpu") as session:
+        found = session.run({"x": x})["y"]
+    np.testing.assert_array_equal(found, by_reference(proto, {"x": x})["y"])
+
+
+def test_a_model_of_no_weights(tmp_path: Path) -> None:
+    done = gpuedge.pack(relu(), tmp_path / "r.gpuedge", shapes=[{"x": (2, 3)}, {"x": (5, 3)}])
+    assert done.shapes == ({"x": (2, 3)}, {"x": (5, 3)})
+    assert done.golden == ("", "")
+    x = np.array([[-1, 0, 1]], np.float32).repeat(5, 0)
+    with gpuedge.Session(tmp_path / "r.gpuedge", device="cpu") as session:
+        np.testing.assert_array_equal(session.run([x])["y"], np.maximum(x, 0))
