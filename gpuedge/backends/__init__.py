@@ -1,4 +1,8 @@
-"""Backends: one folder per GPU API. This registry is the only place that knows their names."""
+"""Backends: one folder per GPU API. This registry is the only place that knows their names.
+
+Other packages bring devices (entry-point group ``gpuedge.backends``) and runtimes that take whole
+segments of graphs (``gpuedge.executors``). Both are found, named and opened in the same way.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +50,9 @@ _CALLED = {
 }
 """What programs for other libraries call devices of these backends; first those of any backend."""
 
+DEVICES, EXECUTORS = "gpuedge.backends", "gpuedge.executors"
+"""Groups of entry points. A name in both is a device."""
+
 PROVIDER = "executionprovider"
 """What names of ONNX Runtime's execution providers end with, in small letters."""
 
@@ -71,6 +78,8 @@ def instead(name: str, platform: str = sys.platform) -> str | None:
     """
     if name in BUILTIN and _ELSEWHERE.get(name, platform) == platform:
         return None
+    if name not in BUILTIN and name in _plugins():
+        return None
     called = {word: backend for backend, words in _CALLED.items() for word in words.split()}
     found = called.get(name, called.get(name.rstrip("0123456789"), name))
     if found and found not in BUILTIN:
@@ -87,11 +96,16 @@ def names() -> list[str]:
     return [*(name for name in known if name != "null"), *sorted(_plugins())]
 
 
-def _plugins() -> dict[str, str]:
+def _plugins(*groups: str) -> dict[str, str]:
     from importlib.metadata import entry_points
 
-    points = entry_points(group="gpuedge.backends")
+    points = [e for group in groups or (EXECUTORS, DEVICES) for e in entry_points(group=group)]
     return {e.name: e.value for e in points if e.name not in BUILTIN}
+
+
+def is_executor(name: str) -> bool:
+    """Tell whether what a backend opens takes whole segments of graphs, not kernels."""
+    return name not in BUILTIN and name in _plugins(EXECUTORS).keys() - _plugins(DEVICES).keys()
 
 
 class FolderBackend:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuedge import __version__
+from gpuedge import __version__, backends
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
@@ -24,11 +24,13 @@ from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.decision_record import DecisionRecord, DeviceCandidate, candidates_of
 from gpuedge.decide.history import History, ModelHistory, device_key
 from gpuedge.decide.options import DEFAULT
+from gpuedge.executors.base import Work
+from gpuedge.graph.cost import count
 from gpuedge.plan.planner import label
 from gpuedge.runtime import clock
 from gpuedge.runtime.devices import Pool, reason_of
-from gpuedge.runtime.forecast import Forecast
-from gpuedge.runtime.opening import INLINE
+from gpuedge.runtime.forecast import Forecast, on_cpu
+from gpuedge.runtime.opening import INLINE, NOT_CARRIED
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.segments import not_half
 from gpuedge.runtime.strings import CPU
@@ -178,6 +180,8 @@ class _Surveyor:
         policy = self.request.policy
         if candidate.ruled_out(policy):
             return candidate
+        if backends.is_executor(row.backend):
+            return self._unforeseen(candidate, row)
         try:
             forecast = Forecast(self.graph, row, policy)
             candidate = replace(candidate, note=not_half(policy, forecast.caps, self.graph))
@@ -192,6 +196,16 @@ class _Surveyor:
         except GpuEdgeError as error:
             code = reason_of(error, "compile-failed").code
             return replace(candidate, code=code, detail=_sentence(error))
+
+    def _unforeseen(self, candidate: DeviceCandidate, row: ProbeRow) -> DeviceCandidate:
+        """Return a route to another runtime: what that refuses, and how fast it is, it will show.
+
+        Until then it is taken to be as fast as the CPU. Opening it takes what the probe took.
+        """
+        if self.request.isolation != INLINE:
+            return replace(candidate, code="disabled", detail=NOT_CARRIED)
+        cpu_ns = self.cpu_ns or on_cpu(Work(**count(self.graph)))
+        return self._routed(candidate, row, cpu_ns, round((row.seconds or 0.0) * 1e9))
 
     def _mixed(
         self, candidate: DeviceCandidate, row: ProbeRow, forecast: Forecast
