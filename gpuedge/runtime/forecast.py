@@ -80,7 +80,7 @@ class Forecast:
     @cached_property
     def cpu_ns(self) -> list[int]:
         """What each segment takes on a middling processor."""
-        return [on_cpu(work) for work in self.works]
+        return [_on_cpu(work) for work in self.works]
 
     @cached_property
     def gpu_ns(self) -> list[int | None]:
@@ -139,8 +139,7 @@ class Forecast:
         return sum(sum(arranged.memory.values()) for arranged in self.arrangements if arranged)
 
 
-def on_cpu(work: Work) -> int:
-    """Return what work takes on a middling processor, in nanoseconds."""
+def _on_cpu(work: Work) -> int:
     operations, moved, each = CPU_RATES
     spent = sum(work.flops.values()) / operations + work.bytes_moved / moved
     return round(spent + work.launches * each) + 1

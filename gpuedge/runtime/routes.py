@@ -24,12 +24,10 @@ from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.decision_record import DecisionRecord, DeviceCandidate, candidates_of
 from gpuedge.decide.history import History, ModelHistory, device_key
 from gpuedge.decide.options import DEFAULT
-from gpuedge.executors.base import Work
-from gpuedge.graph.cost import count
 from gpuedge.plan.planner import label
 from gpuedge.runtime import clock
 from gpuedge.runtime.devices import Pool, reason_of
-from gpuedge.runtime.forecast import Forecast, on_cpu
+from gpuedge.runtime.forecast import Forecast
 from gpuedge.runtime.opening import INLINE, NOT_CARRIED
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.segments import not_half
@@ -204,8 +202,7 @@ class _Surveyor:
         """
         if self.request.isolation != INLINE:
             return replace(candidate, code="disabled", detail=NOT_CARRIED)
-        cpu_ns = self.cpu_ns or on_cpu(Work(**count(self.graph)))
-        return self._routed(candidate, row, cpu_ns, round((row.seconds or 0.0) * 1e9))
+        return self._routed(candidate, row, 0, round((row.seconds or 0.0) * 1e9))
 
     def _mixed(
         self, candidate: DeviceCandidate, row: ProbeRow, forecast: Forecast
@@ -249,8 +246,9 @@ class _Surveyor:
         where = "" if self.request.isolation == INLINE else self.request.isolation
         key = device_key(device, facts, f"{self.kernel} {where} {parts}".rstrip())
         survey.keys[device] = key
-        other = survey.history.residual(key, survey.model)
-        predicted = max(round(predicted * math.exp(DEFAULT.shared * other)), 1)
+        if predicted:
+            other = survey.history.residual(key, survey.model)
+            predicted = max(round(predicted * math.exp(DEFAULT.shared * other)), 1)
         known = survey.past.devices.get(key)
         candidate = replace(
             candidate, phase="closed", predicted_ns=predicted, startup_ns=startup_ns
