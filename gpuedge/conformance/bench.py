@@ -190,6 +190,8 @@ class Bench:
         too_large = (UnsupportedOpError, KernelLimitError, OutOfMemoryError)
         if case.is_large and isinstance(error, too_large):
             return {"status": SKIPPED, "reason": f"too large for this device: {error.what}"}
+        if isinstance(self.executor, WatchedRuntime) and isinstance(error, UnsupportedOpError):
+            return {"status": SKIPPED, "reason": f"the runtime refuses it: {error.known}"[:500]}
         self.is_spent = isinstance(error, (DeviceLostError, DeviceTimeoutError))
         code = error.code if isinstance(error, GpuEdgeError) else type(error).__name__
         what = [error.what, error.known] if isinstance(error, GpuEdgeError) else [str(error)]

@@ -39,7 +39,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.storage import BUFFER, HALF_TEXELS, TEXELS
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
-from gpuedge.executors.opened import OpenDevice
+from gpuedge.executors.opened import OpenedDevice
 from gpuedge.executors.programs import Programs, RefusedPassError
 from gpuedge.executors.resident import DeviceTensor, Resident, Residents, TensorMemory
 from gpuedge.executors.timing import Stepper, alone
@@ -105,7 +105,7 @@ def _go_on(*_: object) -> None:
     """Go on at once."""
 
 
-class GpuExecutor(OpenDevice):
+class GpuExecutor(OpenedDevice):
     """Runs graph segments on one open device.
 
     Parameters

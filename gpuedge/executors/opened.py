@@ -14,7 +14,7 @@ from gpuedge.safety.interrupts import held, rlock
 from gpuedge.safety.watchdog import Slowness, Watchdog
 
 
-class OpenDevice:
+class OpenedDevice:
     """What every executor of a device has but that of the CPU.
 
     Parameters

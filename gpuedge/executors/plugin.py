@@ -29,7 +29,7 @@ from gpuedge.core.errors import (
 from gpuedge.core.text import MOST_SAID, duration, plain
 from gpuedge.core.times import CLOSE_FAILED_S
 from gpuedge.executors.base import PlacementRow, Progress, Runtime, RuntimeExecutable, StepTime
-from gpuedge.executors.opened import OpenDevice
+from gpuedge.executors.opened import OpenedDevice
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.plan.planner import label
 from gpuedge.safety.blocklist import Marker
@@ -43,7 +43,7 @@ REFUSALS = (DeviceError, KernelError, UnsupportedOpError)
 """Errors of compiling that say something to whoever asked for it."""
 
 
-class PluginExecutor(OpenDevice):
+class PluginExecutor(OpenedDevice):
     """Runs segments on one open device of another runtime.
 
     Parameters
