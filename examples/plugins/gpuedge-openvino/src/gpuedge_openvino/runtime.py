@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import openvino
+
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.partition import part
 from gpuedge.graph.writer import to_bytes
@@ -71,9 +72,9 @@ class OpenVinoExecutable:
 
     def __init__(self, compiled: openvino.CompiledModel, graph: Graph) -> None:
         self._request: Any = compiled.create_infer_request()
+        # By place: OpenVINO takes the name of an input away where an operator only passes it on.
+        self._inputs = dict(zip(graph.inputs, compiled.inputs, strict=True))
         self._outputs = dict(zip(graph.outputs, compiled.outputs, strict=True))
-        known = {name: port for port in compiled.inputs for name in port.get_names()}
-        self._inputs = {name: known[name] for name in graph.inputs if name in known}
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute the outputs, in memory of their own."""
