@@ -12,7 +12,7 @@ from gpuedge.capdb import Restrictions, classify
 from gpuedge.capdb.restrict import apply
 from gpuedge.core import config
 from gpuedge.core.caps import Caps
-from gpuedge.core.errors import FORK_HINT, NoUsableDeviceError, UnknownDeviceError, UsageError
+from gpuedge.core.errors import FORK_HINT, NoUsableDeviceError, UnknownDeviceError
 from gpuedge.core.identity import Identity
 from gpuedge.core.text import nearest, shown
 from gpuedge.core.times import ADVISED_S
@@ -206,13 +206,13 @@ def caps_of(row: ProbeRow) -> Caps:
     ------
     DriverError (GE-405)
         With the reason ``quirk``: the row's restrictions leave nothing to run on.
-    UsageError (GE-200)
+    NoUsableDeviceError (GE-103)
         The device takes whole graphs.
     """
     if not row.caps:
-        raise UsageError(
+        raise NoUsableDeviceError(
             f"The device {row.device} takes whole graphs: no kernels can be planned for it.",
-            hint="it is tried in service, or gpuedge profile times it",
+            hint="gpuedge run --profile shows what runs there, and how fast",
         )
     identity = Identity.from_dict(dict(row.identity))
     caps = replace(Caps.from_dict(row.caps), device_class=classify(identity))

@@ -347,3 +347,17 @@ def test_executors_that_are_not_named_are_not_looked_at(package: Path, tmp_path:
 print("executor_fakes" in sys.modules, {row.backend for row in gpuedge.probe().tried} & {"right"})
 """
     assert done(package, program, tmp_path, VK_DRIVER_FILES="/nonexistent") == ["False set()"]
+
+
+def test_what_is_about_kernels_says_that_there_are_none(package: Path, tmp_path: Path) -> None:
+    program = """
+try:
+    gpuedge.check(MODEL, device="right")
+except gpuedge.NoUsableDeviceError as error:
+    print(error.what)
+with gpuedge.config(backends=["right"]):
+    print([device.device for device in gpuedge.check(MODEL).devices])
+"""
+    assert done(package, program, tmp_path) == [
+        "The device right:0 takes whole graphs: no kernels can be planned for it.", "[]",
+    ]  # fmt: skip
