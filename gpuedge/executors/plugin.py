@@ -7,6 +7,7 @@ it has the names, dtypes and shapes of the graph.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
@@ -29,15 +30,18 @@ from gpuedge.core.errors import (
 from gpuedge.core.text import MOST_SAID, duration, plain
 from gpuedge.core.times import CLOSE_FAILED_S
 from gpuedge.executors.base import PlacementRow, Progress, Runtime, RuntimeExecutable, StepTime
+from gpuedge.executors.driver_calls import cause_of
 from gpuedge.executors.opened import OpenedDevice
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.plan.planner import label
 from gpuedge.safety.blocklist import Marker
-from gpuedge.safety.deadline import DeadlineCall
+from gpuedge.safety.deadline import DeadlineCall, NoThreadError
 from gpuedge.safety.interrupts import held
 from gpuedge.safety.watchdog import LOOK_S, Watch, Watchdog
 
 T = TypeVar("T")
+
+log = logging.getLogger("gpuedge")
 
 REFUSALS = (DeviceError, KernelError, UnsupportedOpError)
 """Errors of compiling that say something to whoever asked for it."""
@@ -123,7 +127,14 @@ class PluginExecutor(OpenedDevice):
         ------
         UnsupportedOpError (GE-501), KernelError (GE-3xx), DeviceError (GE-4xx)
         """
-        under_way = DeadlineCall(work, f"gpuedge-{self.device}")
+        try:
+            under_way = DeadlineCall(work, f"gpuedge-{self.device}")
+        except NoThreadError as error:
+            raise DeviceError(
+                f"No thread can be started for the device {self.device}.",
+                known=str(error),
+                reason=code,
+            ) from None
         if not under_way.wait(min(LOOK_S, watchdog.limit_s)):
             self._wait(under_way, watchdog)
         try:
@@ -160,14 +171,12 @@ class PluginExecutor(OpenedDevice):
         return isinstance(self.late, DeadlineCall) and self.late.is_over
 
     def _shut(self) -> None:
-        watchdog = Watchdog()
-        watchdog.fix(CLOSE_FAILED_S)
         try:
-            self.call("run-failed", self.runtime.close, watchdog)
-        except DeviceTimeoutError:
-            self.is_hung = True
+            self.call("run-failed", self.runtime.close, _closing())
+        except GpuEdgeError as error:  # nobody can do anything about it
+            self.is_hung = isinstance(error, DeviceTimeoutError)
             self._leave()
-            raise
+            log.warning("%s: it did not close: %s", self.device, cause_of(error))
 
 
 class PluginExecutable:
@@ -259,10 +268,14 @@ class PluginExecutable:
             return
         with held, executor.lock:
             self._is_closed = True
-            watchdog = Watchdog()
-            watchdog.fix(CLOSE_FAILED_S)
             with executor.running:
-                executor.call("run-failed", self._made.close, watchdog)
+                executor.call("run-failed", self._made.close, _closing())
+
+
+def _closing() -> Watchdog:
+    watchdog = Watchdog()
+    watchdog.fix(CLOSE_FAILED_S)
+    return watchdog
 
 
 def _for_reading(array: Array) -> Array:

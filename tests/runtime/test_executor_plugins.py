@@ -361,3 +361,32 @@ with gpuedge.config(backends=["right"]):
     assert done(package, program, tmp_path) == [
         "The device right:0 takes whole graphs: no kernels can be planned for it.", "[]",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("harm", ["raise", "hang"])
+def test_executor_that_does_not_close_holds_up_nothing(
+    package: Path, tmp_path: Path, harm: str
+) -> None:
+    program = f"""
+import logging, gpuedge.executors.plugin as plugin
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+plugin.CLOSE_FAILED_S = 0.3
+with gpuedge.open("later_{harm}_close") as device:
+    assert gpuedge.relu(x, device=device)[0, 1] == 2
+print(device.executor.released, device.executor.is_hung)
+"""
+    *_, first, second = done(package, program, tmp_path)  # a slow machine's probe warns
+    assert first.startswith(f"later_{harm}_close:0: it did not close: ")
+    assert second == f"True {harm == 'hang'}"
+
+
+def test_policies_about_kernels_change_nothing(package: Path, tmp_path: Path) -> None:
+    program = """
+for field in ({"tune": "fast"}, {"storage": "float16"}, {"storage": "fixed16"},
+              {"rewrites": False}, {"max_memory_bytes": 1}):
+    policy = gpuedge.Policy(**field)
+    with gpuedge.Session(MODEL, device="right", fallback="error", policy=policy) as session:
+        assert session.run({"x": x})["y"].tobytes() == right.astype(np.float32).tobytes(), field
+        print(session.placement[0].device)
+"""
+    assert done(package, program, tmp_path) == ["right:0"] * 5
