@@ -55,13 +55,13 @@ class Device:
     @property
     def identity(self) -> Identity | None:
         """Who the device says it is; None for the CPU."""
-        impl = getattr(self.executor, "impl", None)
-        identity: Identity | None = None if impl is None else impl.info.identity
+        info = getattr(self.executor, "info", None)
+        identity: Identity | None = None if info is None else info.identity
         return identity
 
     @property
     def caps(self) -> Caps | None:
-        """What the device can do; None for the CPU."""
+        """What the device can do; None for the CPU, and where a plug-in takes whole graphs."""
         caps: Caps | None = getattr(self.executor, "caps", None)
         return caps
 

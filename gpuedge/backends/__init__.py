@@ -1,4 +1,8 @@
-"""Backends: one folder per GPU API. This registry is the only place that knows their names."""
+"""Backends: one folder per GPU API. This registry is the only place that knows their names.
+
+Other packages bring devices (entry-point group ``gpuedge.backends``) and runtimes that take whole
+segments of graphs (``gpuedge.executors``). Both are found, named and opened in the same way.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +49,9 @@ _CALLED = {
     "dx12": "dx directx d3d d3d11 d3d12 directml dml",
 }
 """What programs for other libraries call devices of these backends; first those of any backend."""
+
+DEVICES, EXECUTORS = "gpuedge.backends", "gpuedge.executors"
+"""Groups of entry points. A name in both is a device."""
 
 PROVIDER = "executionprovider"
 """What names of ONNX Runtime's execution providers end with, in small letters."""
@@ -93,10 +100,16 @@ def installed() -> tuple[str, ...]:
     return (*PROBED, *sorted(_plugins()))
 
 
-def _plugins() -> dict[str, str]:
+def _plugins(*groups: str) -> dict[str, str]:
     from gpuedge.safety.packages import plugins
 
-    return {n: e.value for n, e in plugins("gpuedge.backends").items() if n not in BUILTIN}
+    points = {n: e for group in groups or (EXECUTORS, DEVICES) for n, e in plugins(group).items()}
+    return {n: e.value for n, e in points.items() if n not in BUILTIN}
+
+
+def is_executor(name: str) -> bool:
+    """Tell whether what a backend opens takes whole segments of graphs, not kernels."""
+    return name not in BUILTIN and name in _plugins(EXECUTORS).keys() - _plugins(DEVICES).keys()
 
 
 class FolderBackend:

@@ -97,6 +97,13 @@ class Judgement:
             demands=tuple(d for d in self.demands if d.entry not in answered),
         )
 
+    def without_entries(self) -> Judgement:
+        """Return the judgement of something that no entry can be about."""
+        return replace(
+            self, restrictions=Restrictions(), demands=(), relevant=(), actions={},
+            in_force=frozenset(),
+        )  # fmt: skip
+
     def unprobed(self) -> Judgement:
         """Return the judgement where no probe can be run: what is demanded counts as failed."""
         return self.after({d.entry: False for d in self.demands})

@@ -24,12 +24,15 @@ from gpuedge.core.record import Record
 from gpuedge.decide.policy import Policy
 from gpuedge.device import Device
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
+from gpuedge.executors.plugin import PluginExecutable, PluginExecutor
 from gpuedge.ops import call as ops_call
 from gpuedge.plan.library import variants
 from gpuedge.plan.select import lacks
 
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl
+    from gpuedge.core.driver import DeviceInfo
+    from gpuedge.executors.base import Runtime
 
 Row = dict[str, Any]
 
@@ -83,14 +86,36 @@ class Watched(GpuExecutor):
         self.caps = replace(self._own, dot_products=2) if is_forced else self._own
 
 
+class WatchedRuntime(PluginExecutor):
+    """The same of a device that takes whole graphs."""
+
+    def __init__(self, runtime: Runtime, info: DeviceInfo, name: str) -> None:
+        super().__init__(runtime, info, name)
+        self.made: list[PluginExecutable] = []
+
+    def compile(self, *arguments: Any, **named: Any) -> PluginExecutable:
+        """Compile a segment as the product does, and remember it."""
+        model = super().compile(*arguments, **named)
+        self.made.append(model)
+        return model
+
+    def start(self, case: Case) -> None:
+        """Start a case: forget what was compiled."""
+        self.made.clear()
+
+
 class Bench:
     """A device that was asked for by name, strictly: never the CPU in its place."""
 
     def __init__(self, device: str) -> None:
-        opened = gpuedge.open(device)
-        if not isinstance(opened.executor, GpuExecutor):
+        opened = gpuedge.open(device).executor
+        self.executor: Watched | WatchedRuntime
+        if isinstance(opened, PluginExecutor):
+            self.executor = WatchedRuntime(opened.runtime, opened.info, opened.device)
+        elif isinstance(opened, GpuExecutor):
+            self.executor = Watched(opened.impl, opened.device)
+        else:
             raise NoUsableDeviceError(f"{device!r} is not a GPU, and conformance is about GPUs.")
-        self.executor = Watched(opened.executor.impl, opened.executor.device)
         self.is_spent = False
         """Whether the device is lost or stuck, so that another process must go on."""
 
@@ -98,8 +123,8 @@ class Bench:
         """Return who the device is, as the header of results keeps it."""
         return {
             "device": self.executor.device,
-            "identity": self.executor.impl.info.identity.to_dict(),
-            "caps": self.executor.caps.to_dict(),
+            "identity": self.executor.info.identity.to_dict(),
+            "caps": self.executor.caps.to_dict() if isinstance(self.executor, Watched) else {},
             "versions": versions(),
         }
 
@@ -120,8 +145,7 @@ class Bench:
     def _judged(self, case: Case) -> Row:
         policy = Policy() if case.storage == "float32" else Policy(storage=case.storage)
         device = Device(self.executor, "for conformance", policy)
-        counters = self.executor.impl.counters
-        before = counters.submits
+        before = self._runs()
         verdict = case.judge(device)
         rows = [row for model in self.executor.made for row in model.rows]
         kernels = list(dict.fromkeys(k for row in rows for k in row.kernel.split("+")))
@@ -130,18 +154,29 @@ class Bench:
         elsewhere = [row.device for row in rows if row.device not in (self.executor.device, "host")]
         if not verdict.ok:
             outcome |= {"status": FAILED, "reason": verdict.message}
-        elif elsewhere or not rows or counters.submits == before:
+        elif elsewhere or not rows or self._runs() == before:
             outcome |= {"status": FAILED, "reason": "the device did not do the work"}
         elif case.variant and case.variant not in kernels:
             outcome |= {"status": FAILED, "reason": f"it was not served by {case.variant}"}
+        elif isinstance(self.executor, WatchedRuntime):
+            outcome |= {"status": PASSED}
         elif not KEEPERS[case.storage].is_among(storages) and kernels != ["view"]:
             outcome |= {"status": FAILED, "reason": f"nothing was kept as {case.storage}"}
         else:
             outcome |= {"status": PASSED}
         return outcome
 
+    def _runs(self) -> int:
+        """Return something that grows with every run on the device."""
+        if isinstance(self.executor, Watched):
+            return self.executor.impl.counters.submits
+        return sum(model.watchdog.pieces_done for model in self.executor.made)
+
     def _skip(self, case: Case) -> str:
         """Return why a case does not apply to this device; empty if it does."""
+        if isinstance(self.executor, WatchedRuntime):
+            is_about_kernels = case.variant or case.rivals or case.storage != "float32"
+            return "it is about kernels, and the device takes whole graphs" * bool(is_about_kernels)
         offered = self.executor.caps.storages
         if not KEEPERS[case.storage].is_among(offered):
             wanted = " or ".join(KEEPERS[case.storage].kinds)
@@ -155,6 +190,8 @@ class Bench:
         too_large = (UnsupportedOpError, KernelLimitError, OutOfMemoryError)
         if case.is_large and isinstance(error, too_large):
             return {"status": SKIPPED, "reason": f"too large for this device: {error.what}"}
+        if isinstance(self.executor, WatchedRuntime) and isinstance(error, UnsupportedOpError):
+            return {"status": SKIPPED, "reason": f"the runtime refuses it: {error.known}"[:500]}
         self.is_spent = isinstance(error, (DeviceLostError, DeviceTimeoutError))
         code = error.code if isinstance(error, GpuEdgeError) else type(error).__name__
         what = [error.what, error.known] if isinstance(error, GpuEdgeError) else [str(error)]

@@ -183,7 +183,7 @@ class Chooser:
         self.candidates = {c.device: c for c in self._routes}
         for c in self._routes:
             if not c.is_measured:
-                c.belief = prior(c.predicted_ns, self.cpu_ns or 1, options.prior_factor)
+                c.belief = self._prior(c)
         self._runs = {side: deque[int](maxlen=RECENT) for side in (CPU, *self.candidates)}
         self._stalls: dict[str, tuple[int, int]] = {}  # how often opening stalled, and the next try
         self._trial: Trial | None = None
@@ -425,15 +425,22 @@ class Chooser:
 
         They share in the surprise about the one that is known best.
         """
-        factor = self._o.prior_factor
-        measured = (c for c in self._routes if c.is_measured)
+        measured = (c for c in self._routes if c.is_measured and c.predicted_ns)
         surest = min(measured, key=lambda c: c.belief.var, default=None)
         for c in self._in("closed", "opening"):
             if not c.is_measured:
-                c.belief = prior(c.predicted_ns, self.cpu_ns, factor)
-                if surest is not None:
-                    before = prior(surest.predicted_ns, self.cpu_ns, factor)
-                    c.belief = share_surprise(c.belief, before, surest.belief, self._o.correlation)
+                c.belief = self._prior(c)
+                if surest is not None and c.predicted_ns:
+                    before, rho = self._prior(surest), self._o.correlation
+                    c.belief = share_surprise(c.belief, before, surest.belief, rho)
+
+    def _prior(self, c: DeviceCandidate) -> Belief:
+        """Return what is believed of a route before it was seen.
+
+        One of which nothing is predicted is taken to be as fast as the CPU.
+        """
+        cpu_ns = self.cpu_ns or 1
+        return prior(c.predicted_ns or cpu_ns, cpu_ns, self._o.prior_factor)
 
     def _forget(self, now_ns: int) -> None:
         """Widen what was measured by the time that passed."""

@@ -62,7 +62,8 @@ class DeviceCandidate:
     memory_bytes : int
         Device memory that the model's plan takes.
     predicted_ns : int
-        One request, as predicted without opening the device.
+        One request, as predicted without opening the device; where nothing is, it is taken to be
+        as fast as the CPU.
     startup_ns : int
         Opening, compiling and warming up: predicted, or measured in this launch or an earlier one.
     belief : Belief

@@ -1,11 +1,16 @@
-"""Something that can run a segment of a graph: the GPU (planner plus any device), or the CPU."""
+"""What runs a segment of a graph: planner plus device, the CPU, or another runtime (a plug-in).
+
+A plug-in names a class after `ExecutorPlugin` under the entry-point group ``gpuedge.executors``.
+`gpuedge.executors.plugin` makes an `Executor` of what it opens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from gpuedge.core.driver import Candidate, DeviceInfo
 from gpuedge.graph.ir import Array, Graph, Node
 
 Progress = Callable[[str, int, int], None]
@@ -89,3 +94,56 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Release the device; may be called twice."""
+
+
+class RuntimeExecutable(Protocol):
+    """A segment compiled by another runtime."""
+
+    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Compute every output of the segment, by name, with its dtype and shape.
+
+        One call at a time, each in a thread of its own. Inputs are for reading only, and only until
+        this returns. What it returns is the caller's: nothing writes there any more.
+        """
+
+    def close(self) -> None:
+        """Release what it holds."""
+
+
+class Runtime(Protocol):
+    """An open device of another runtime, which takes whole segments. One call at a time."""
+
+    def supports(self, node: Node, graph: Graph) -> str | None:
+        """Return None if the runtime can run `node`, else one sentence saying why not."""
+
+    def compile(self, segment: Graph) -> RuntimeExecutable:
+        """Compile a segment whose nodes are all supported. Raises whatever it likes."""
+
+    def close(self) -> None:
+        """Release the device."""
+
+
+class ExecutorPlugin(Protocol):
+    """A runtime that other packages bring; made without arguments. Finds devices as a backend does.
+
+    See `gpuedge.backends.base.Backend`: only what `open` returns is another thing.
+    """
+
+    name: str
+    """The entry point's name: what device strings begin with."""
+
+    def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
+        """List installations that may exist, without loading any: this runs in the application.
+
+        `Candidate.key` tells them apart; `Candidate.fingerprint` changes with their files.
+        """
+
+    def enumerate(self, candidate: Candidate) -> Sequence[DeviceInfo]:
+        """Load the runtime and list its devices; first of all in a disposable process.
+
+        ``Identity.device_type`` is ``"CPU"`` where the runtime computes in this process.
+        Raises BackendUnavailableError where it is missing.
+        """
+
+    def open(self, info: DeviceInfo, **options: Any) -> Runtime:
+        """Open a device; there are no options so far."""

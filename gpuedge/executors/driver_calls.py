@@ -9,7 +9,7 @@ from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError
 from gpuedge.executors.programs import RefusedPassError
 
 if TYPE_CHECKING:
-    from gpuedge.executors.gpu import GpuExecutor
+    from gpuedge.executors.opened import OpenedDevice
 
 MAX_WORDS = 300
 """Characters of a cause that are kept: a compiler's log may fill pages."""
@@ -49,7 +49,7 @@ class DriverStage:
     Entered under the device's lock, so that one object serves every block of its kind.
     """
 
-    def __init__(self, executor: GpuExecutor, name: str) -> None:
+    def __init__(self, executor: OpenedDevice, name: str) -> None:
         self._executor = executor
         self._name = name
         self._is_noted = name != "run"

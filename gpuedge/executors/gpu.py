@@ -19,6 +19,7 @@ from gpuedge.backends.base import (
     Binding,
     Buffer,
     DeviceImpl,
+    DeviceInfo,
     Dispatch,
     Program,
     Recording,
@@ -30,7 +31,6 @@ from gpuedge.core import debug
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import BYTES, WIDE, no_copy, require_exact, rounded
 from gpuedge.core.errors import (
-    FORK_HINT,
     ClosedError,
     DeviceError,
     DriverError,
@@ -39,8 +39,8 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.storage import HALF_TEXELS, TEXELS
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
-from gpuedge.executors.driver_calls import DriverStage, NoMarker
 from gpuedge.executors.kernels import NO_KERNELS, fitting, key_of, listing, printed
+from gpuedge.executors.opened import OpenedDevice
 from gpuedge.executors.programs import Programs, RefusedPassError
 from gpuedge.executors.resident import DeviceTensor, Resident, Residents, TensorMemory
 from gpuedge.executors.timing import Stepper, alone
@@ -60,10 +60,9 @@ from gpuedge.plan.storages import (
 )
 from gpuedge.plan.tuned import UNTUNED, Tunings
 from gpuedge.safety.blocklist import Marker
-from gpuedge.safety.deadline import keep
-from gpuedge.safety.interrupts import held, rlock
+from gpuedge.safety.interrupts import held
 from gpuedge.safety.paths import cache_dir
-from gpuedge.safety.watchdog import Slowness, Watchdog
+from gpuedge.safety.watchdog import Watchdog
 
 POISON = 0xAB
 
@@ -106,7 +105,7 @@ def _go_on(*_: object) -> None:
     """Go on at once."""
 
 
-class GpuExecutor:
+class GpuExecutor(OpenedDevice):
     """Runs graph segments on one open device.
 
     Parameters
@@ -128,23 +127,6 @@ class GpuExecutor:
         Its kernels; entered under `lock`.
     tensors : TensorMemory
         The buffers of its resident tensors.
-    closed : bool
-        True as soon as nothing may start on it any more.
-    released : bool
-        True once the driver has given everything back.
-    on_released : callable, optional
-        Called then.
-    at_work : Watchdog or None
-        What knows how long the run under way, or the latest one, may take.
-    is_hung : bool
-        True after it did not finish in time.
-    late : object
-        What it did not finish, where that can be asked for.
-    slowness : Slowness
-        How much longer than predicted its runs took.
-    compiling, running_first, running : DriverStage
-        Blocks to build, to run something for the first time and to run it again in, entered under
-        `lock`.
     """
 
     def __init__(
@@ -156,24 +138,13 @@ class GpuExecutor:
         marker: Marker | None = None,
         restrictions: Restrictions | None = None,
     ) -> None:
+        super().__init__(impl, name, isolation=isolation, marker=marker)
         self.impl = impl
-        self.device = name
-        self.isolation = isolation
-        self.marker: Marker | NoMarker = marker or NoMarker()
         caps = replace(impl.caps, device_class=classify(impl.info.identity))
         self.caps: Caps = restrict.apply(caps, restrictions or Restrictions())
         self.programs = Programs(impl)
         self.tensors = TensorMemory(self)
-        self.slowness = Slowness()
-        self.lock = rlock()
         self.dropped: deque[GpuExecutable] = deque()  # the next compiling closes them
-        self.closed = self.released = self.is_hung = self._was_struck = False
-        self.compiling, self.running = DriverStage(self, "compile"), DriverStage(self, "run")
-        self.running_first = DriverStage(self, "first")
-        self.on_released: Callable[[], None] | None = None
-        self.late: object = None
-        self.at_work: Watchdog | None = None
-        self._owner = os.getpid()
         self._restricted: set[str] = set()
         self._judged: _Judged = _UNJUDGED
         self._blobs = BlobCache(cache_dir() / "kernels.bin")
@@ -288,72 +259,10 @@ class GpuExecutor:
         """Write printed kernels to the cache."""
         self._blobs.flush()
 
-    def check_open(self) -> None:
-        """Raise ClosedError (GE-204) if the device was closed, or opened before a fork."""
-        if self.is_inherited:
-            raise ClosedError(
-                f"The device {self.device} was opened before this process was forked off.",
-                hint=FORK_HINT,
-            )
-        if self.closed:
-            raise ClosedError(f"The device {self.device} was closed before this call.")
-
     @property
-    def is_inherited(self) -> bool:
-        """True in a forked child, where the driver's threads and locks are dead."""
-        return self._owner != os.getpid()
-
-    def progress(self) -> object:
-        """Return something that changes whenever a piece of a run has ended."""
-        return self.at_work, 0 if self.at_work is None else self.at_work.pieces_done
-
-    def lost(self, code: str, why: str, step: str) -> None:
-        """Note that the device was lost; where its driver ended its worker, on disk too."""
-        if code == "worker-died" and not self._was_struck:
-            self._was_struck = True
-            self.marker.crashed(why, step)
-
-    def retire(self) -> None:
-        """Let nothing start on it any more; closing it is left to `close`."""
-        self.closed = True
-
-    def close(self) -> None:
-        """Close the device; executables made from it cannot run any more.
-
-        Waits for calls of other threads that are under way. A device that hung in this process is
-        left as it is: closing it would wait for it.
-        """
-        self.give_back(-1.0)
-
-    def give_back(self, patience_s: float) -> bool:
-        """Close the device unless calls of other threads take too long.
-
-        Parameters
-        ----------
-        patience_s : float, unit: seconds
-            How long to wait for them; negative: until they end.
-
-        Returns
-        -------
-        bool
-            False if they did not end in time. Nothing was closed then, but nothing new starts.
-        """
-        if self.is_inherited:
-            return True
-        self.closed = True
-        with held:
-            if not self.lock.acquire(timeout=patience_s):
-                return False
-            try:
-                if not self.released and not self._leave():
-                    self.released = True
-                    self.impl.close()
-                    if self.on_released is not None and not getattr(self.impl, "is_kept", False):
-                        self.on_released()
-            finally:
-                self.lock.release()
-        self.marker.close()
-        return True
+    def info(self) -> DeviceInfo:
+        """Which device it is."""
+        return self.impl.info
 
     @property
     def driver_pid(self) -> int | None:
@@ -375,13 +284,6 @@ class GpuExecutor:
             return False
         finally:
             self.lock.release()
-        return True
-
-    def _leave(self) -> bool:
-        """Tell whether the device must be left to the end of the process; keep it till then."""
-        if not self.is_hung or self.isolation != "inline":
-            return False
-        keep(self.impl)
         return True
 
 

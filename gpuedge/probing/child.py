@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from gpuedge import backends, capdb
 from gpuedge.backends.base import Candidate, DeviceInfo
@@ -37,6 +37,7 @@ from gpuedge.safety.contain import contain
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl
     from gpuedge.core.caps import Caps
+    from gpuedge.executors.base import Runtime
     from gpuedge.probing.quirks import Quirks
     from gpuedge.probing.trials import Trials
 
@@ -231,20 +232,41 @@ class DeviceProbe:
 
     def _tested(self, device: DeviceImpl, start: float) -> Reason:
         from gpuedge.capdb.restrict import apply
+        from gpuedge.probing.kat import cases
         from gpuedge.probing.trials import Trials, known_answers
 
+        if backends.is_executor(self._info.candidate.backend):
+            return self._tested_runtime(cast("Runtime", device))
         watched = Announcing(device, self._announce)
         self._caps = watched.caps.to_dict()
         watched = watched.with_caps(apply(watched.caps, self._quirks.judgement.restrictions))
         self._caps = watched.caps.to_dict()
         trials = Trials(watched, self._announce)
         try:
-            finding = known_answers(trials, self._runs, self._evidence)
+            finding = known_answers(trials, cases(trials.caps), self._runs, self._evidence)
             if finding is not None:
                 self._evidence |= {"step": "read"}
                 return Reason(finding.code, finding.detail)
             if self._quirks.judgement.demands:
                 self._settle(trials, start)
+            return Reason("ok")
+        finally:
+            trials.close()
+
+    def _tested_runtime(self, runtime: Runtime) -> Reason:
+        """Run the known answers on what takes whole graphs."""
+        from gpuedge.executors.plugin import PluginExecutor
+        from gpuedge.probing.kat import runtime_cases
+        from gpuedge.probing.trials import RuntimeTrials, known_answers
+
+        trials = RuntimeTrials(PluginExecutor(runtime, self._info, "probe"), self._announce)
+        try:
+            finding = known_answers(trials, runtime_cases(), self._runs, self._evidence)
+            if finding is not None:
+                self._evidence |= {"step": "read"}
+                return Reason(finding.code, finding.detail)
+            if not trials.checks:
+                return Reason("kernel-failed", f"it runs no known answer: {trials.refusal}")
             return Reason("ok")
         finally:
             trials.close()

@@ -125,6 +125,13 @@ def cases(caps: Caps | None = None, test: str = "standard") -> list[KnownAnswer]
     return _TESTS[test](caps)
 
 
+def runtime_cases() -> list[KnownAnswer]:
+    """Return the cases for another runtime, which takes whole graphs."""
+    rng = _rng()
+    product = {"a": _whole(rng, 49, 67), "b": _whole(rng, 67, 53)}
+    return [*cases(), _one("product", "MatMul", product)]
+
+
 def _case(
     name: str,
     graph: Graph,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gpuedge import backends
 from gpuedge.capdb.identity.host import host_facts
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.judgement import Judgement, lookup
@@ -37,6 +38,8 @@ class Quirks:
     ) -> None:
         self.level = level
         self.judgement: Judgement = lookup(info.identity)
+        if backends.is_executor(level):  # entries are about drivers, not all that runs on a chip
+            self.judgement = self.judgement.without_entries()
         self.outcomes = dict.fromkeys(self.judgement.restrictions.entries, APPLIES)
         self._details: dict[str, str] = {}
         asked = {demand.entry for demand in self.judgement.demands}
@@ -96,6 +99,8 @@ def barred_row(candidate: Candidate) -> ProbeRow | None:
     makes them true, whatever the driver would say. It is taken to be called without a layer: to
     load a layer is to load the driver under it.
     """
+    if backends.is_executor(candidate.backend):
+        return None
     who = replace(subject({**host_facts(), "api": candidate.backend}), layers=())
     judgement = lookup(who)
     sure = {

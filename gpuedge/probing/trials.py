@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from gpuedge.capdb.entries import Demand
     from gpuedge.core.caps import Caps
     from gpuedge.executors.gpu import GpuExecutable
+    from gpuedge.executors.plugin import PluginExecutable, PluginExecutor
+    from gpuedge.graph.ir import Graph
 
 MOST_ELEMENTS = 1 << 22
 """Elements of the outputs of all runs of one case: small kernels are run as often as they are to
@@ -176,9 +178,56 @@ class Trials:
         return self._executors[storage]
 
 
-def known_answers(trials: Trials, runs: int, evidence: dict[str, Any]) -> kat.AnswerFinding | None:
-    """Run the known answers of every device; return what is wrong, None if nothing is."""
-    for case in kat.cases(trials.caps):
+class RuntimeTrials(Trials):
+    """Trials on a device of another runtime, which takes whole graphs; not what it does not run.
+
+    `refusal` says why it does not run a case.
+    """
+
+    def __init__(self, executor: PluginExecutor, announce: Callable[[str], None]) -> None:
+        super().__init__(executor, announce)
+        self.refusal = ""
+        self._made: dict[int, PluginExecutable | None] = {}
+
+    def add(self, case: kat.KnownAnswer, runs: int, test: str = "") -> None:
+        """Add a case."""
+        trial = self._trials[case.name, "", ""] = CaseTrial(case)
+        trial.goal = times(case, runs)
+
+    def run(self, trial: CaseTrial) -> kat.AnswerFinding | None:
+        """Run a trial once more; return what is wrong, None if nothing is."""
+        graph = trial.case.graph
+        if id(graph) not in self._made:
+            self._announce("build")
+            self._made[id(graph)] = self._compiled(graph)
+        executable = self._made[id(graph)]
+        if executable is None:
+            trial.goal = 0
+            return None
+        self._announce("run")
+        return trial.judge(executable.run(trial.case.inputs)[trial.case.output])
+
+    def _compiled(self, graph: Graph) -> PluginExecutable | None:
+        executor: PluginExecutor = self._device
+        whys = (executor.supports(node, graph) for node in graph.nodes)
+        why = next((why for why in whys if why is not None), None)
+        if why is None:
+            return executor.compile(graph)
+        self.refusal = self.refusal or why
+        return None
+
+    def close(self) -> None:
+        """Let go of what the cases were run on."""
+        for executable in filter(None, self._made.values()):
+            executable.close()
+        self._made.clear()
+
+
+def known_answers(
+    trials: Trials, cases: Sequence[kat.KnownAnswer], runs: int, evidence: dict[str, Any]
+) -> kat.AnswerFinding | None:
+    """Run known answers; return what is wrong, None if nothing is."""
+    for case in cases:
         trials.add(case, runs)
     try:
         for trial in trials.trials:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from gpuedge import __version__
+from gpuedge import __version__, backends
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.graph.ir import Graph, Node
@@ -25,7 +25,7 @@ from gpuedge.runtime.forecast import Forecast
 from gpuedge.runtime.golden import verified
 from gpuedge.runtime.inputs import samples
 from gpuedge.runtime.request import Request, make_request
-from gpuedge.runtime.strings import AUTO, CPU
+from gpuedge.runtime.strings import AUTO, CPU, caps_of
 from gpuedge.safety.machine import package_versions
 
 if TYPE_CHECKING:
@@ -320,11 +320,14 @@ def _rows(request: Request) -> list[ProbeRow]:
     if request.device == CPU:
         return []
     if request.device != AUTO:
-        return [POOL.named(request.device, request.backends)]
+        row = POOL.named(request.device, request.backends)
+        if backends.is_executor(row.backend):
+            caps_of(row)  # which says that there is nothing to plan
+        return [row]
     best: dict[str, ProbeRow] = {}
     for row in POOL.current(request.backends).devices:
         best.setdefault(row.backend, row)
-    return list(best.values())
+    return [row for row in best.values() if not backends.is_executor(row.backend)]
 
 
 class _Checker:

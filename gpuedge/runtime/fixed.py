@@ -142,7 +142,12 @@ class FixedDevice:
     def _check_arithmetic(self, executor: Executor) -> None:
         """Refuse a device that does not compute as the policy asks. Raises KernelLimitError."""
         caps, asked = getattr(executor, "caps", None), self._request.policy.arithmetic
-        if caps is not None and (why := lacks(caps, asked)):
+        if caps is not None:
+            why = lacks(caps, asked)
+        else:
+            is_free = executor.device == CPU or asked == "float32"
+            why = "" if is_free else "an executor of a plug-in computes as its runtime does"
+        if why:
             raise KernelLimitError(
                 f"The device {self.device} does not compute in {asked}.",
                 asked_by=f"Policy(arithmetic={asked!r})",
@@ -160,7 +165,7 @@ class FixedDevice:
             this.segments.on_cpu()
             return
         try:
-            if is_first and this.is_tuned:
+            if is_first and this.is_tuned_on(executor):
                 this.segments.tune(cast("GpuExecutor", executor), progress=progress)
             self._bounds = self._bounds or this.ranges(executor)
             placed = PlacedGraph(this.segments, executor, ranges=self._bounds, progress=progress)

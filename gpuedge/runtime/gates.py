@@ -78,10 +78,12 @@ class Gates:
             # Segments of its own: requests go on using what others have.
             own = Segments(this.model, this.request, this.pool.cpu())
             before_ns = pace.worked_ns
-            if this.is_tuned:
+            if this.is_tuned_on(executor):
                 own.tune(cast("GpuExecutor", executor), self.nodes, pace.rest)
             tuning_ns = pace.worked_ns - before_ns  # which the next start need not pay again
             placed = PlacedGraph(own, executor, self.nodes, this.ranges(executor), pace.rest)
+            if placed.is_all_on_cpu:
+                return Refused(Reason("unsupported-op", next(iter(own.refusals.values()), "")))
             warm_ns = self._warmed(placed, pace)
             difference = self._compared(placed, pace)
             if difference is None:

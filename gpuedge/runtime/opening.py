@@ -18,14 +18,18 @@ from gpuedge.safety.interrupts import held, is_of_handler
 
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl
-    from gpuedge.executors.base import Executor
+    from gpuedge.executors.base import Executor, Runtime
     from gpuedge.executors.gpu import GpuExecutor
+    from gpuedge.executors.plugin import PluginExecutor
     from gpuedge.probing.report import ProbeRow
     from gpuedge.safety.blocklist import Marker
 
 INLINE, PROCESS = "inline", "process"
 
 log = logging.getLogger("gpuedge")
+
+NOT_CARRIED = "worker processes carry kernels, not graphs, so that executors of plug-ins stay here"
+"""Why there is no isolation for them."""
 
 STAYING = ("gles31", "gles30", "gles20")
 """Backends whose drivers stay when their last device is closed, because a process shares the EGL
@@ -48,7 +52,9 @@ def is_any_inline() -> bool:
     return bool(_inline)
 
 
-def open_row(row: ProbeRow, isolation: str = INLINE, context: Any = None) -> GpuExecutor:
+def open_row(
+    row: ProbeRow, isolation: str = INLINE, context: Any = None
+) -> GpuExecutor | PluginExecutor:
     """Open the device of a usable row.
 
     Parameters
@@ -62,7 +68,7 @@ def open_row(row: ProbeRow, isolation: str = INLINE, context: Any = None) -> Gpu
     Raises
     ------
     UsageError (GE-200)
-        The device is not of OpenGL ES, or the context cannot be shared with.
+        The device is not of OpenGL ES, or the context cannot be shared with; it has no isolation.
     DeviceError (GE-4xx)
         It does not open, or nothing is left of it that the capability database does not rule out.
     """
@@ -73,6 +79,13 @@ def open_row(row: ProbeRow, isolation: str = INLINE, context: Any = None) -> Gpu
             known=f"these can, in this process: {', '.join(STAYING)}",
         )
     if isolation == PROCESS:
+        if backends.is_executor(row.backend):
+            raise UsageError(
+                f"{row.device} runs in this process only.",
+                asked_by=f"isolation={isolation!r}",
+                known=NOT_CARRIED,
+                hint="isolation='inline'",
+            )
         return _open_isolated(row)
     number = next(_numbers)
     _inline.add(number)
@@ -86,13 +99,17 @@ def open_row(row: ProbeRow, isolation: str = INLINE, context: Any = None) -> Gpu
     return executor
 
 
-def _open_inline(row: ProbeRow, options: Mapping[str, Any]) -> GpuExecutor:
+def _open_inline(row: ProbeRow, options: Mapping[str, Any]) -> GpuExecutor | PluginExecutor:
     marker = _marker(row)
     try:
         marker.step("open")
         with held:  # most of it is the driver's
             impl = backends.load(row.backend).open(row.info(), **options)
         marker.quiet()
+        if backends.is_executor(row.backend):
+            from gpuedge.executors.plugin import PluginExecutor
+
+            return PluginExecutor(cast("Runtime", impl), row.info(), row.device, marker=marker)
         return _executor_of(impl, row, INLINE, marker)
     except BaseException as error:
         marker.quiet()

@@ -82,6 +82,11 @@ class PlacedGraph:
         self.whole = self.parts[0].executable if is_whole else None
 
     @property
+    def is_all_on_cpu(self) -> bool:
+        """Whether the device runs nothing of it."""
+        return all(part.device == CPU for part in self.parts)
+
+    @property
     def is_closed(self) -> bool:
         """Whether its device was closed, or left by another session."""
         return bool(getattr(self.executor, "closed", False))
@@ -172,9 +177,10 @@ class Compilation:
     def __post_init__(self) -> None:
         self.segments = Segments(self.model, self.request, self.pool.cpu())
 
-    @property
-    def is_tuned(self) -> bool:
-        """Whether kernels may be timed before it is compiled for a device."""
+    def is_tuned_on(self, executor: Executor) -> bool:
+        """Tell whether kernels may be timed before it is compiled for a device, if it has any."""
+        if getattr(executor, "caps", None) is None:
+            return False
         return self.is_session and self.request.may_tune and self.request.policy.tune != "off"
 
     def pooled(self, device: str) -> PooledDevice:

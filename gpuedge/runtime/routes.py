@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuedge import __version__
+from gpuedge import __version__, backends
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
@@ -28,7 +28,7 @@ from gpuedge.plan.planner import label
 from gpuedge.runtime import clock
 from gpuedge.runtime.devices import Pool, reason_of
 from gpuedge.runtime.forecast import Forecast
-from gpuedge.runtime.opening import INLINE
+from gpuedge.runtime.opening import INLINE, NOT_CARRIED
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.segments import not_half
 from gpuedge.runtime.strings import CPU
@@ -178,6 +178,8 @@ class _Surveyor:
         policy = self.request.policy
         if candidate.ruled_out(policy):
             return candidate
+        if backends.is_executor(row.backend):
+            return self._unforeseen(candidate, row)
         try:
             forecast = Forecast(self.graph, row, policy)
             candidate = replace(candidate, note=not_half(policy, forecast.caps, self.graph))
@@ -192,6 +194,15 @@ class _Surveyor:
         except GpuEdgeError as error:
             code = reason_of(error, "compile-failed").code
             return replace(candidate, code=code, detail=_sentence(error))
+
+    def _unforeseen(self, candidate: DeviceCandidate, row: ProbeRow) -> DeviceCandidate:
+        """Return a route to another runtime: what that refuses, and how fast it is, it will show.
+
+        Until then it is taken to be as fast as the CPU. Opening it takes what the probe took.
+        """
+        if self.request.isolation != INLINE:
+            return replace(candidate, code="disabled", detail=NOT_CARRIED)
+        return self._routed(candidate, row, 0, round((row.seconds or 0.0) * 1e9))
 
     def _mixed(
         self, candidate: DeviceCandidate, row: ProbeRow, forecast: Forecast
@@ -235,8 +246,9 @@ class _Surveyor:
         where = "" if self.request.isolation == INLINE else self.request.isolation
         key = device_key(device, facts, f"{self.kernel} {where} {parts}".rstrip())
         survey.keys[device] = key
-        other = survey.history.residual(key, survey.model)
-        predicted = max(round(predicted * math.exp(DEFAULT.shared * other)), 1)
+        if predicted:
+            other = survey.history.residual(key, survey.model)
+            predicted = max(round(predicted * math.exp(DEFAULT.shared * other)), 1)
         known = survey.past.devices.get(key)
         candidate = replace(
             candidate, phase="closed", predicted_ns=predicted, startup_ns=startup_ns

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpuedge.decide.speeds import Speeds
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
+    from gpuedge.executors.plugin import PluginExecutor
     from gpuedge.runtime.request import Request
     from gpuedge.runtime.tuner import Tuner
 
@@ -249,6 +250,11 @@ class Segments:
         if executor.device == CPU:
             return executor.compile(segment)
         policy = self._request.policy
+        if getattr(executor, "caps", None) is None:  # another runtime, which plans for itself
+            made = cast("PluginExecutor", executor).compile(segment, progress or (lambda *_: None))
+            if policy.watchdog_s is not None:
+                made.watchdog.fix(policy.watchdog_s)
+            return made
         options: dict[str, Any] = {}
         precision = self._precision(executor, ranges)
         if precision != EXACT:

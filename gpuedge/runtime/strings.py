@@ -206,7 +206,14 @@ def caps_of(row: ProbeRow) -> Caps:
     ------
     DriverError (GE-405)
         With the reason ``quirk``: the row's restrictions leave nothing to run on.
+    NoUsableDeviceError (GE-103)
+        The device takes whole graphs.
     """
+    if not row.caps:
+        raise NoUsableDeviceError(
+            f"The device {row.device} takes whole graphs: no kernels can be planned for it.",
+            hint="gpuedge run --profile shows what runs there, and how fast",
+        )
     identity = Identity.from_dict(dict(row.identity))
     caps = replace(Caps.from_dict(row.caps), device_class=classify(identity))
     return apply(caps, Restrictions.from_dict(row.restrictions))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -72,7 +72,8 @@ def slowness(row: ProbeRow) -> dict[str, float]:
     speed = speeds.speeds_of(speeds.class_of(Identity.from_dict(dict(row.identity))))
     by_kind = {}
     try:
-        with closing(opening.open_row(row, opening.PROCESS)) as executor:
+        opened = cast("GpuExecutor", opening.open_row(row, opening.PROCESS))
+        with closing(opened) as executor:
             for kind, some in graphs().items():
                 ratios = [_ratio(executor, graph, speed, row.backend) for graph in some]
                 by_kind[kind] = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
