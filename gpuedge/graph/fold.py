@@ -43,7 +43,7 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
         return (at_once,)
     fixed = not facts_of(node.op).is_random and node.domain in ("", "ai.onnx.ml")
     fixed = fixed and all(not name or name in graph.constants for name in node.inputs)
-    if not fixed or any(graphs_of(node)):
+    if not fixed or any(graphs_of(node)) or _stays_packed(node, graph):
         return None
     kinds = types_of(node, graph)
     if any(_nbytes(kind) > limit for kind in kinds if kind is not None):
@@ -69,6 +69,13 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
     log.info("%s is computed at every inference, though all it reads is constant: %s",
              label, "; ".join(whys))  # fmt: skip
     return None
+
+
+def _stays_packed(node: Node, graph: Graph) -> bool:
+    """Tell whether a node makes floats of weights that stay as small as they are until read."""
+    if node.op != "DequantizeLinear" or not is_known(node):
+        return False
+    return any(tensor.is_unpacked for tensor in expand(node, graph))
 
 
 def _ways(kinds: Sequence[TensorType | None]) -> tuple[Callable[..., tuple[Array, ...]], ...]:
