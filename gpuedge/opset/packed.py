@@ -92,18 +92,17 @@ def keeps_codes(tensor: Tensor) -> bool:
     return tensor.array is not None and tensor.dtype in BYTES and tensor.size >= LEAST // 2
 
 
-_made: dict[tuple[int, str], Tensor] = {}
-"""What was made of large constants, while these live: nodes are expanded several times."""
+_pairs: dict[int, Tensor] = {}
+"""Codes in pairs, by the arrays that they were made of, while these live: nodes are expanded
+several times."""
 
 
-def made_once(array: Array, what: str, make: Callable[[Array], Array]) -> Tensor:
-    """Return a constant made of an array, the same one each time it is asked for."""
-    key = (id(array), what)
-    known = _made.get(key)
-    if known is None:
-        known = _made[key] = constant(make(array))
-        weakref.finalize(array, _made.pop, key, None)
-    return known
+def _paired(array: Array) -> Tensor:
+    key = id(array)
+    if key not in _pairs:
+        _pairs[key] = constant(in_pairs(array))
+        weakref.finalize(array, _pairs.pop, key, None)
+    return _pairs[key]
 
 
 def in_pairs(array: Array) -> Array:
@@ -166,9 +165,9 @@ def unpacked(
         return None
     offset = 8.0 if x.dtype == "int4" else 0.0
     if x.dtype in FLOAT8:
-        codes = made_once(array, "bytes", lambda a: np.ascontiguousarray(a).view(np.uint8))
+        codes = constant(np.ascontiguousarray(array).view(np.uint8))
     else:
-        codes = made_once(array, "pairs", in_pairs) if x.dtype in NIBBLES else x
+        codes = _paired(array) if x.dtype in NIBBLES else x
     centre = np.zeros((), np.float32) if zeros is None else zeros.astype(np.float32)
     if zeros is not None and not zeros.any():
         zero = None

@@ -138,7 +138,8 @@ def _quantize_dynamically(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor]:
     return y, scale, zero
 
 
-def _dequantize(call: OperatorCall) -> Tensor:
+def dequantized(call: OperatorCall) -> Tensor:
+    """Return what DequantizeLinear makes."""
     held, scale, zero = call.input(0), call.input(1), call.optional(2)
     if scale.dtype not in FLOATS:
         raise call.unsupported(f"has a scale of {scale.dtype}")
@@ -325,7 +326,7 @@ def _qlinear_conv(call: OperatorCall) -> Tensor:
 OPERATORS: tuple[Operator, ...] = (
     Operator("QuantizeLinear", _quantize, dtypes=("int32",), others=(1, 2), is_quantised=True),
     Operator("DynamicQuantizeLinear", _quantize_dynamically, is_quantised=True),
-    Operator("DequantizeLinear", _dequantize, dtypes=(*SMALL, *NIBBLES, *FLOAT8, "int32"),
+    Operator("DequantizeLinear", dequantized, dtypes=(*SMALL, *NIBBLES, *FLOAT8, "int32"),
              others=(1,)),
     Operator("MatMulInteger", _matmul, dtypes=BYTES, others=(1, 2, 3),
              remark="of sums up to 2^31", is_quantised=True),

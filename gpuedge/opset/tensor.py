@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
-from gpuedge.opset.expr import Expr, LoadExpr, lift, loads, where
+from gpuedge.opset.expr import Expr, LoadExpr, lift, loads, rewrite, where
 from gpuedge.opset.index import Index, axes, axis, choose, everything, flatten
 
 if TYPE_CHECKING:
@@ -356,10 +356,15 @@ def transpose(tensor: Tensor, perm: Sequence[int]) -> Tensor:
     """Return a tensor whose axis i is axis ``perm[i]`` of the operand."""
     shape = tuple(tensor.shape[p] for p in perm)
     back = [perm.index(i) for i in range(len(perm))]
-    moved = view(tensor, shape, lambda position: [position[b] for b in back])
-    if tensor.packed is not None and back == [1, 0]:
-        moved.packed = tensor.packed.turned()
-    return moved
+    if tensor.is_unpacked and isinstance(tensor.source, Map):
+        position = axes(shape)
+        body = rewrite(tensor.source.body, {p: position[i] for i, p in enumerate(perm)})
+        moved = Tensor(shape, tensor.dtype, Map(body))
+        moved.is_unpacked = True
+        if tensor.packed is not None:
+            moved.packed = tensor.packed.turned() if back == [1, 0] else tensor.packed
+        return moved
+    return view(tensor, shape, lambda position: [position[b] for b in back])
 
 
 def broadcast(tensor: Tensor, shape: Shape) -> Tensor:
