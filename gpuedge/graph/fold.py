@@ -43,7 +43,7 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
         return (at_once,)
     fixed = not facts_of(node.op).is_random and node.domain in ("", "ai.onnx.ml")
     fixed = fixed and all(not name or name in graph.constants for name in node.inputs)
-    if not fixed or any(graphs_of(node)) or _stays_packed(node, graph):
+    if not fixed or any(graphs_of(node)):
         return None
     kinds = types_of(node, graph)
     if any(_nbytes(kind) > limit for kind in kinds if kind is not None):
@@ -71,11 +71,28 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
     return None
 
 
-def _stays_packed(node: Node, graph: Graph) -> bool:
-    """Tell whether a node makes floats of weights that stay as small as they are until read."""
-    if node.op != "DequantizeLinear" or not is_known(node):
-        return False
-    return any(tensor.is_unpacked for tensor in expand(node, graph))
+UNPACKS = {"MatMul": 1, "Gemm": 1, "Gather": 0, "Transpose": 0}
+"""Operators whose kernels read weights of few bits as they are, and at which input."""
+
+
+def unpacked_when_read(nodes: Sequence[Node], outputs: Sequence[str]) -> set[str]:
+    """Return what DequantizeLinear makes that is only read by operators that unpack themselves."""
+    wide = set(outputs)
+    for node in reversed(nodes):
+        place = UNPACKS.get(node.op) if node.domain == "" else None
+        is_kept = node.op != "Transpose" or wide.isdisjoint(node.outputs)
+        for i, name in enumerate(node.inputs):
+            if i != place or not is_kept:
+                wide.add(name)
+        for graph in graphs_of(node):
+            wide.update(name for inner in graph.node for name in inner.input)
+    made = {n.outputs[0] for n in nodes if n.op == "DequantizeLinear" and n.outputs}
+    return made - wide
+
+
+def stays_packed(node: Node, graph: Graph) -> bool:
+    """Tell whether a DequantizeLinear makes floats of large constants of few bits."""
+    return is_known(node) and any(tensor.is_unpacked for tensor in expand(node, graph))
 
 
 def _ways(kinds: Sequence[TensorType | None]) -> tuple[Callable[..., tuple[Array, ...]], ...]:

@@ -12,11 +12,11 @@ from gpuedge.core.errors import DeviceError
 from gpuedge.core.text import counted
 from gpuedge.executors.base import Executable, Executor, PlacementRow, Progress, Work
 from gpuedge.graph.checks import checks_of
+from gpuedge.graph.expand import operator_of
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.offenders import refusal
 from gpuedge.graph.partition import Segment, partition
 from gpuedge.graph.shaped import ShapedModel
-from gpuedge.graph.expand import operator_of
 from gpuedge.opset.call import node_label
 from gpuedge.plan.planner import label
 from gpuedge.plan.storages import EXACT, Range, StoragePrecision, lacks, offers
