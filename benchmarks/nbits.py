@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import onnx
@@ -81,13 +82,13 @@ def main() -> None:
             for bits in (32, 8, 4):
                 proto = model(rows, w, bits)
                 made = opened.executor.compile(OnnxModel.load(proto).specialise({"x": x.shape}))
-                own = least(lambda made=made: made.run({"x": x}), options.runs)
+                own = least(partial(made.run, {"x": x}), options.runs)
                 y = made.run({"x": x})["y"]
                 held = [t for t in made.plan.tensors.values() if t.is_constant]
                 size = sum(t.nbytes for t in held if t.memory == t.name) / 1e6
                 ort = onnxruntime.InferenceSession(proto.SerializeToString(), threads,
                                                    providers=["CPUExecutionProvider"])  # fmt: skip
-                theirs = least(lambda ort=ort: ort.run(None, {"x": x}), options.runs)
+                theirs = least(partial(ort.run, None, {"x": x}), options.runs)
                 error = np.sqrt(np.mean((y - exact) ** 2) / np.mean(exact**2))
                 kernel = made.rows[0].kernel
                 print(f"| {rows} | {bits} bits | {own:.2f} | {kernel} | {size:.1f} "
