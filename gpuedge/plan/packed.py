@@ -35,6 +35,11 @@ def filled_by(columns: int) -> dict[str, int]:
     return {f"filled_{n}s": 100 * columns // (-(-columns // n) * n) for n in (32, 128)}
 
 
+def facts(rows: int, columns: int, bits: int) -> dict[str, int]:
+    """Return what ``when`` in ``variants.toml`` may ask of a product."""
+    return {"rows": rows, "columns": columns, "bits": bits, **filled_by(columns)}
+
+
 def lower(ctx: Context, anchor: Tensor, left: str, tensor: Tensor, body: Expr | None) -> bool:
     """Lower a product by packed weights, and the map that follows it.
 
@@ -98,7 +103,7 @@ def _codes(ctx: Context, packed: Packed, height: int, width: int) -> str:
         padded = np.zeros((height, -(-width // 4) * 4), codes.dtype)
         matrix = packed.matrix(codes)
         padded[: matrix.shape[0], :width] = matrix
-        return padded[::2] | padded[1::2] << 4 if pairs == 2 else padded
+        return (padded[::2] | padded[1::2] << 4 if pairs == 2 else padded).reshape(-1)
 
     layout = rows((height // pairs, width))
     return ctx.add(layout, name, HostTensor((name,), build), ctx.storages.of_input(name))
@@ -112,6 +117,6 @@ def _launch(ctx: Context, out: str, left: str, weights: Weights, follows: Epilog
     if follows is not None:
         tensors, specs = tensors | follows.tensors, specs | follows.specs
         text, is_half = follows.text, follows.is_half
-    height, width = ctx.tensors[out].layout.shape[-2:]
-    facts = {"rows": height, "columns": width, "bits": weights.bits, **filled_by(width)}
-    ctx.launch("matmul_packed", tensors, specs, epilogue=text, facts=facts, is_half=is_half)
+    *_, height, width = ctx.tensors[out].layout.shape
+    known = facts(height, width, weights.bits)
+    ctx.launch("matmul_packed", tensors, specs, epilogue=text, facts=known, is_half=is_half)
