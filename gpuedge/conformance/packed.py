@@ -22,7 +22,7 @@ def product(rows: int, depth: int, columns: int, bits: int, block: int) -> Case:
     text = f"{rows}x{depth}-{columns}-{bits}-bits-by-{block}"
     rng, count = generator(text), -(-depth // block)
     codes = rng.integers(0, 1 << bits, (columns, count * block)).astype(np.uint8)
-    scale = rng.integers(1, 3, (columns, count)).astype(np.float32)  # sums of whole numbers stay whole
+    scale = rng.integers(1, 3, (columns, count)).astype(np.float32)  # keeps whole sums whole
     zero = np.full((columns, count), 1 << (bits - 1), np.float32)
     if columns % 2:
         zero = rng.integers(0, 1 << bits, zero.shape).astype(np.float32)
