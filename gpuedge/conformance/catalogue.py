@@ -198,7 +198,10 @@ FORCED: dict[str, tuple[Sequence[Case], int, Draw]] = {
     "matmul": (layers.DEEP, 6, partial(layers.draw_matmul, lengths=TALL)),
     "conv2d_int": ((), 5, operators.draw_integer_convolution),
     "matmul_int": (operators.BYTE_PRODUCTS, 6, operators.draw_integer_product),
-    "matmul_packed": (packed.PRODUCTS, 4, packed.draw_product),
+    **{
+        f"matmul_packed{bits}": (packed.products(bits), 4, partial(packed.draw_product, bits=bits))
+        for bits in (4, 8)
+    },
     "pack": ([_packed(*one) for one in MOVED], 0, _back),
     "unpack": ([layers.flattened(*one) for one in MOVED], 0, _back),
 }

@@ -47,23 +47,20 @@ def product(rows: int, depth: int, columns: int, bits: int, block: int) -> Case:
     def wanted(x: Num, *, whole: bool) -> Num:
         return oracle.matmul(x, w, whole=whole)
 
-    return case("matmul_packed", text, draw, wanted, call=call, is_sum=True,
-                facts=facts(rows, columns, bits))  # fmt: skip
+    return case(f"matmul_packed{bits}", text, draw, wanted, call=call, is_sum=True,
+                facts=facts(rows, columns))  # fmt: skip
 
 
-PRODUCTS = tuple(
-    product(*shape, bits, block)
-    for bits in (4, 8)
-    for shape, block in (
-        ((1, 48, 7), 16), ((5, 40, 26), 16), ((33, 70, 60), 32), ((17, 33, 32), 32),
+def products(bits: int) -> tuple[Case, ...]:
+    """Return whole blocks and parts of them, of which kernels meet the ends of rows and columns."""
+    shapes = (
+        ((1, 160, 7), 16), ((5, 40, 26), 16), ((33, 70, 60), 32), ((17, 33, 32), 32),
         ((9, 300, 13), 256), ((48, 64, 103), 64), ((10, 20, 96), 16),
-    )
-)  # fmt: skip
-"""Whole blocks and parts of them, of which kernels meet the ends of rows and columns."""
+    )  # fmt: skip
+    return tuple(product(*shape, bits, block) for shape, block in shapes)
 
 
-def draw_product(rng: np.random.Generator) -> Case:
-    """Return a random product of 4 or 8 bits."""
+def draw_product(rng: np.random.Generator, bits: int) -> Case:
+    """Return a random product."""
     rows, columns = pick(rng, (1, 4, 9, 17, 33)), pick(rng, (7, 13, 32, 61))
-    depth, bits = int(rng.integers(20, 90)), pick(rng, (4, 8))
-    return product(rows, depth, columns, bits, pick(rng, (16, 32)))
+    return product(rows, int(rng.integers(147, 200)), columns, bits, pick(rng, (16, 32)))

@@ -35,9 +35,9 @@ def filled_by(columns: int) -> dict[str, int]:
     return {f"filled_{n}s": 100 * columns // (-(-columns // n) * n) for n in (32, 128)}
 
 
-def facts(rows: int, columns: int, bits: int) -> dict[str, int]:
+def facts(rows: int, columns: int) -> dict[str, int]:
     """Return what ``when`` in ``variants.toml`` may ask of a product."""
-    return {"rows": rows, "columns": columns, "bits": bits, **filled_by(columns)}
+    return {"rows": rows, "columns": columns, **filled_by(columns)}
 
 
 def lower(ctx: Context, anchor: Tensor, left: str, tensor: Tensor, body: Expr | None) -> bool:
@@ -118,5 +118,6 @@ def _launch(ctx: Context, out: str, left: str, weights: Weights, follows: Epilog
         tensors, specs = tensors | follows.tensors, specs | follows.specs
         text, is_half = follows.text, follows.is_half
     *_, height, width = ctx.tensors[out].layout.shape
-    known = facts(height, width, weights.bits)
-    ctx.launch("matmul_packed", tensors, specs, epilogue=text, facts=known, is_half=is_half)
+    known = facts(height, width)
+    op = f"matmul_packed{weights.bits}"
+    ctx.launch(op, tensors, specs, epilogue=text, facts=known, is_half=is_half)
