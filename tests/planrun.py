@@ -114,7 +114,8 @@ class PlanRun:
             assert region.offset % alignment == 0, name
             home, tensor = self.where.buffers[region.buffer], self.plan.tensors[name]
             assert region.offset + region.nbytes <= home.nbytes, name
-            is_buffer = tensor.storage.kind == HALF_BUFFER and home.storage.kind == BUFFER
+            is_small = tensor.storage.kind in (HALF_BUFFER, *BYTE_BUFFERS)
+            is_buffer = is_small and home.storage.kind == BUFFER
             assert tensor.storage == home.storage or is_buffer, f"{name} is kept in two ways"
         for one in self.plan.passes:
             buffers = {n: self.where.regions[n].buffer for n in one.tensors.values()}

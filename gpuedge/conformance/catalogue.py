@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from gpuedge.conformance import camera, layers, nodes, operators, shaping, units
+from gpuedge.conformance import camera, layers, nodes, operators, packed, shaping, units
 from gpuedge.conformance.case import Case, digest, generator
 from gpuedge.conformance.data import BYTES, broadcastable, pick
 from gpuedge.conformance.layers import CONVOLUTIONS, GEMMS, MATMULS, TRANSPOSED, conv
@@ -198,6 +198,10 @@ FORCED: dict[str, tuple[Sequence[Case], int, Draw]] = {
     "matmul": (layers.DEEP, 6, partial(layers.draw_matmul, lengths=TALL)),
     "conv2d_int": ((), 5, operators.draw_integer_convolution),
     "matmul_int": (operators.BYTE_PRODUCTS, 6, operators.draw_integer_product),
+    **{
+        f"matmul_packed{bits}": (packed.products(bits), 4, partial(packed.draw_product, bits=bits))
+        for bits in (4, 8)
+    },
     "pack": ([_packed(*one) for one in MOVED], 0, _back),
     "unpack": ([layers.flattened(*one) for one in MOVED], 0, _back),
 }

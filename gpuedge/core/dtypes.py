@@ -15,6 +15,11 @@ ACCEPTED = ("float32", "float16")
 BYTES = ("uint8", "int8")
 """Integers that float32 holds exactly; operations whose results are such again take them."""
 
+NIBBLES = ("int4", "uint4")
+"""Integers of 4 bits, which numpy knows by way of ml_dtypes."""
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+"""Floats of a byte, which float32 holds exactly; known in the same way."""
+
 SMALL = (*BYTES, "int16", "uint16")
 """Integers whose every value float32 holds exactly."""
 WIDE = ("int32", "int64", "uint32", "uint64")

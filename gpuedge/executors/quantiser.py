@@ -7,15 +7,16 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gpuedge.core.errors import InputError, ModelError
+from gpuedge.core.errors import InputError, ModelError, UsageError
 from gpuedge.core.interchange import as_array
 from gpuedge.core.text import shown
 from gpuedge.executors.cpu import the_runtime
 from gpuedge.graph.batchnorm import fold
+from gpuedge.graph.gemm import split_gemm
 from gpuedge.graph.integers import is_quantised
 from gpuedge.graph.parse import load, raised
 from gpuedge.graph.reader import OnnxModel, takes
@@ -35,26 +36,47 @@ LEAST_OPSET = 13
 """Operator set from which scales may differ from channel to channel; older models are raised."""
 
 
-def quantize(
-    model: Model, calibration: Iterable[Mapping[str, Any]], *, per_channel: bool = True
-) -> onnx.ModelProto:
-    """Return a model that computes in 8 bits, by ONNX Runtime's quantiser.
+BITS: Final = {"int4": 4, "int8": 8}
+"""Weights of few bits beside activations of float32."""
 
-    Weights become int8, symmetric about zero, and activations uint8, each between the lowest and
-    the highest value that the calibration data make it take. The result is an ONNX model with
-    QuantizeLinear and DequantizeLinear around what it computes, of float inputs and outputs as
-    before. A `Session` computes what stands between these as integers: the same bits on every
-    level and every processor. BatchNormalization behind a Conv, ConvTranspose or Gemm is first
-    folded into its weights.
+BLOCK_SIZES: Final = (16, 32, 64, 128, 256)
+
+
+def quantize(
+    model: Model,
+    calibration: Iterable[Mapping[str, Any]] | None = None,
+    *,
+    per_channel: bool = True,
+    weights: str | None = None,
+    block_size: int = 32,
+) -> onnx.ModelProto:
+    """Return a model of fewer bits, by ONNX Runtime's quantisers.
+
+    With `weights`, only the constant matrices of MatMul and Gemm become integers, of 4 or 8 bits
+    with a scale for each block of a column, symmetric about zero; all else stays float32, and no
+    calibration data are needed. They lie in memory as they are, and kernels unpack them
+    (MatMulNBits of ``com.microsoft``). A weight is off by at most 1/16 (int4) or 1/256 (int8) of
+    the largest of its block; towards the other end of the range, by twice that.
+
+    Otherwise the model computes in 8 bits. Weights become int8, symmetric about zero, and
+    activations uint8, each between the lowest and the highest value that the calibration data make
+    it take. The result is an ONNX model with QuantizeLinear and DequantizeLinear around what it
+    computes, of float inputs and outputs as before. A `Session` computes what stands between these
+    as integers: the same bits on every level and every processor. BatchNormalization behind a
+    Conv, ConvTranspose or Gemm is first folded into its weights.
 
     Parameters
     ----------
     model : str, os.PathLike, bytes or onnx.ModelProto
         Of float32. It is not modified. Below operator set 13 it is raised to that.
     calibration : iterable of mappings of str to array_like
-        Inputs such as `Session.run` takes; some dozen typical ones. Read once.
+        Inputs such as `Session.run` takes; some dozen typical ones. Read once. Not with `weights`.
     per_channel : bool
         Whether each filter has a scale of its own.
+    weights : str, optional
+        ``int4`` or ``int8``.
+    block_size : int
+        With `weights`, how many of them share a scale: 16, 32, 64, 128 or 256.
 
     Returns
     -------
@@ -66,8 +88,11 @@ def quantize(
         There are no calibration data, or they do not fit the model.
     ModelError (GE-500)
         The model cannot be read, raised to operator set 13, or quantised.
+    UsageError (GE-200)
+        `weights` or `block_size` is none of these, or there are calibration data for `weights`.
     MissingPackageError (GE-104)
-        There is no ONNX Runtime here, or one without its quantiser or what that needs.
+        There is no ONNX Runtime here, or one without its quantiser or what that needs; `weights`
+        needs the extra ``quantize``.
 
     Examples
     --------
@@ -75,9 +100,26 @@ def quantize(
     >>> with gpuedge.Session(small, device="gles20") as session:  # doctest: +SKIP
     ...     scores = session.run({"x": image})
     """
+    if weights is not None:
+        return _by_weights(model, calibration, weights, block_size)
     tools = _tools()
     read = OnnxModel.load(model)
-    samples = _Samples(read, calibration)
+    samples = _Samples(read, () if calibration is None else calibration)
+    proto = _floats(model)
+    fold(proto)
+    with _quiet(), temporary.folder("gpuedge-quantise-") as folder:
+        out = folder / "quantised.onnx"
+        with _refused((InputError, MemoryError)):
+            tools.quantize_static(
+                proto, str(out), samples, quant_format=tools.QuantFormat.QDQ,
+                activation_type=tools.QuantType.QUInt8, weight_type=tools.QuantType.QInt8,
+                per_channel=per_channel,
+            )  # fmt: skip
+        return load(out)[0]
+
+
+def _floats(model: Model) -> onnx.ModelProto:
+    """Return a copy of a model that is not quantised yet, of operator set 13 or later."""
     proto = raised(model, LEAST_OPSET)
     node = next((n for n in proto.graph.node if is_quantised(n.op_type)), None)
     if node is not None:
@@ -86,20 +128,45 @@ def quantize(
             known=f"it holds {node.op_type} node {shown(node.name or node.output[0])}",
             hint="quantise the model of floats that it was made from",
         )  # fmt: skip
-    fold(proto)
-    with _quiet(), temporary.folder("gpuedge-quantise-") as folder:
-        out = folder / "quantised.onnx"
-        try:
-            tools.quantize_static(
-                proto, str(out), samples, quant_format=tools.QuantFormat.QDQ,
-                activation_type=tools.QuantType.QUInt8, weight_type=tools.QuantType.QInt8,
-                per_channel=per_channel,
-            )  # fmt: skip
-        except (InputError, MemoryError):
-            raise
-        except Exception as error:  # whatever it raises of models that it does not know
-            raise ModelError(f"ONNX Runtime cannot quantise the model: {error}") from error
-        return load(out)[0]
+    return proto
+
+
+def _by_weights(model: Model, calibration: Any, weights: str, block_size: int) -> onnx.ModelProto:
+    """Return a model whose weights alone are integers."""
+    if weights not in BITS or block_size not in BLOCK_SIZES or calibration is not None:
+        raise UsageError(
+            f"quantize takes no weights={shown(weights)}, block_size={block_size}"
+            f"{'' if calibration is None else ' with calibration data'}.",
+            known=f"weights: {', '.join(BITS)}; blocks: {', '.join(map(str, BLOCK_SIZES))}",
+            hint="for weights of few bits no calibration data are needed",
+        )
+    the_runtime()
+    with _quiet(), needed("onnx_ir", "quantize(weights=...)"):  # it sets up the root logger
+        tools = import_module("onnxruntime.quantization.matmul_nbits_quantizer")
+    proto = _floats(model)
+    split_gemm(proto)
+    with _quiet(), _refused((MemoryError,)):
+        work = tools.MatMulNBitsQuantizer(
+            proto, bits=BITS[weights], block_size=block_size, is_symmetric=True
+        )
+        work.process()
+        made: onnx.ModelProto = work.model.model
+    if not any(node.op_type == "MatMulNBits" for node in made.graph.node):
+        raise ModelError(
+            "The model has no weights to quantise.", asked_by="quantize",
+            known="MatMul and Gemm by a constant matrix are quantised",
+        )  # fmt: skip
+    return made
+
+
+@contextmanager
+def _refused(let_through: tuple[type[BaseException], ...]) -> Iterator[None]:
+    try:
+        yield
+    except let_through:
+        raise
+    except Exception as error:  # whatever it raises of models that it does not know
+        raise ModelError(f"ONNX Runtime cannot quantise the model: {error}") from error
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gpuedge.graph.ir import Node
 
@@ -19,7 +20,12 @@ def spelled(node: Node, opset: Mapping[str, int]) -> tuple[Node, ...]:
     """Return nodes in the place of one: itself, or what it stands for.
 
     DynamicQuantizeMatMul and MatMulIntegerToFloat are a MatMulInteger, whose sums are scaled.
+    MatMulNBits computes in float32 whatever its `accuracy_level`: with 4, ONNX Runtime rounds the
+    other operand to 8 bits on some processors.
     """
+    if node.domain == MICROSOFT and node.op == "MatMulNBits":
+        attrs = {name: v for name, v in node.attrs.items() if name != "accuracy_level"}
+        return (replace(node, attrs=attrs),)
     if node.domain != MICROSOFT or opset.get("", 0) < DYNAMIC:
         return (node,)
     y = node.outputs[0]

@@ -38,7 +38,8 @@ MOST_FOLDED = 1 << 24
 
 def operator_of(node: Node) -> Operator | None:
     """Return the description of a node's operator, None if there is none."""
-    return OPERATORS.get(node.op) if node.domain == "" else None
+    known = OPERATORS.get(node.op)
+    return known if known is not None and node.domain == known.domain else None
 
 
 def is_known(node: Node) -> bool:

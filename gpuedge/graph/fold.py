@@ -71,6 +71,30 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
     return None
 
 
+UNPACKS = {"MatMul": 1, "Gemm": 1, "Gather": 0, "Transpose": 0}
+"""Operators whose kernels read weights of few bits as they are, and at which input."""
+
+
+def unpacked_when_read(nodes: Sequence[Node], outputs: Sequence[str]) -> set[str]:
+    """Return what DequantizeLinear makes that is only read by operators that unpack themselves."""
+    wide = set(outputs)
+    for node in reversed(nodes):
+        place = UNPACKS.get(node.op) if node.domain == "" else None
+        is_kept = node.op != "Transpose" or wide.isdisjoint(node.outputs)
+        for i, name in enumerate(node.inputs):
+            if i != place or not is_kept:
+                wide.add(name)
+        for graph in graphs_of(node):
+            wide.update(name for inner in graph.node for name in inner.input)
+    made = {n.outputs[0] for n in nodes if n.op == "DequantizeLinear" and n.outputs}
+    return made - wide
+
+
+def stays_packed(node: Node, graph: Graph) -> bool:
+    """Tell whether a DequantizeLinear makes floats of large constants of few bits."""
+    return is_known(node) and any(tensor.is_unpacked for tensor in expand(node, graph))
+
+
 def _ways(kinds: Sequence[TensorType | None]) -> tuple[Callable[..., tuple[Array, ...]], ...]:
     """Return what computes results of these types, the surest first.
 

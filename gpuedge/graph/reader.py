@@ -434,6 +434,7 @@ class OnnxModel(Model):
         folded: list[Node] = []
         left = fold.TOTAL_LIMIT
         needed = None if rewrites else fold.needed(contents.nodes, self.opset)
+        packed = fold.unpacked_when_read(contents.nodes, tuple(self._stated)) if rewrites else set()
         coming = deque(contents.nodes)
         while coming:
             node = coming.popleft()
@@ -444,7 +445,10 @@ class OnnxModel(Model):
                 types.update((t.name, type_of(constants[t.name])) for t in taken.initializer)
                 coming.extendleft(map(node_of, reversed(taken.node)))
                 continue
-            arrays = fold.evaluate(node, known, min(fold.FOLD_LIMIT, left))
+            if not packed.isdisjoint(node.outputs) and fold.stays_packed(node, known):
+                arrays = None
+            else:
+                arrays = fold.evaluate(node, known, min(fold.FOLD_LIMIT, left))
             is_left = needed is not None and needed.isdisjoint(node.outputs)
             is_left = is_left and node.op != "Constant"
             if arrays is not None and not (is_left and all(v.dtype.kind == "f" for v in arrays)):

@@ -14,6 +14,7 @@ from gpuedge.opset import (
     gather,
     logic,
     matmul,
+    nbits,
     norm,
     picking,
     pool,
@@ -44,6 +45,7 @@ FAMILIES = (
     sampling,
     quantized,
     gather,
+    nbits,
     scan,
     scatter,
     picking,
@@ -52,7 +54,7 @@ FAMILIES = (
 OPERATORS: dict[str, Operator] = {
     operator.name: operator for family in FAMILIES for operator in family.OPERATORS
 }
-"""Known operators of the domain ``ai.onnx``, by name."""
+"""Known operators by name, which no two domains share."""
 
 UNDESCRIBED: dict[str, Facts] = {
     "AffineGrid": GROWS,

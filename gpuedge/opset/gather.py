@@ -23,7 +23,8 @@ def loaded(indices: Tensor, position: tuple[Index, ...], extent: int) -> Index:
     return choose([value], value, value + extent)
 
 
-def _gather(call: OperatorCall) -> Tensor:
+def gathered(call: OperatorCall) -> Tensor:
+    """Return what Gather picks."""
     x, indices = call.input(0), call.input(1)
     if not x.rank:
         raise call.bad_shape("cannot pick from a scalar")
@@ -136,7 +137,7 @@ def _one_hot(call: OperatorCall) -> Tensor:
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("Gather", _gather, moves=True, limits=by_axis),
+    Operator("Gather", gathered, moves=True, limits=by_axis),
     Operator("GatherElements", _gather_elements, moves=True, limits=by_axis),
     Operator("GatherND", _gather_nd, moves=True, limits=by_row),
     Operator(

@@ -45,7 +45,7 @@ RANDOM: Final = Facts(is_random=True)
 
 @dataclass(frozen=True)
 class Operator:
-    """An ONNX operator of the default domain.
+    """An operator of ONNX, or of ONNX Runtime's own.
 
     Shapes, dtypes, cost, numpy meaning, kernels and error bounds all follow from `build`.
 
@@ -81,6 +81,8 @@ class Operator:
         Whether it computes with integers of quantised models.
     facts : Facts
         What holds whether or not its meaning is described.
+    domain : str
+        Empty for ONNX's own.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Operator:
     is_view: bool = False
     is_quantised: bool = False
     facts: Facts = Facts()
+    domain: str = ""
 
     def outputs(self, call: OperatorCall) -> tuple[Tensor, ...]:
         """Return what a node computes.

@@ -7,12 +7,13 @@ becomes a float. Rounding is half to even, and the zero point is added after it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from gpuedge.core.dtypes import BYTES, EXACT, SMALL
+from gpuedge.core.dtypes import BYTES, EXACT, FLOAT8, NIBBLES, SMALL
 from gpuedge.opset import conv, deep
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.digits import as_floats, carried, fitting, in_digits, of_parts
@@ -23,6 +24,7 @@ from gpuedge.opset.limits import Limit
 from gpuedge.opset.logic import ELEMENT_TYPES
 from gpuedge.opset.matmul import multiplied
 from gpuedge.opset.operator import FLOATS, Operator
+from gpuedge.opset.packed import unpacked
 from gpuedge.opset.ranges import largest, limits, span
 from gpuedge.opset.tensor import (
     Carry,
@@ -48,23 +50,41 @@ MOST_TERMS = 65_280
 """Most products of one sum whose digits are added up alone: 255 times as many stay below 2^24."""
 
 
+def _blocks(parameter: Tensor, x: Tensor, call: OperatorCall) -> tuple[int, ...]:
+    """Return how many elements share a scale or zero point, along each axis."""
+    if parameter.size == 1:
+        return x.shape
+    axis = call.axis(call.integer("axis", 1), x.rank)
+    size = call.integer("block_size", 0)
+    if parameter.rank == 1 and not (size and x.rank == 1):
+        if parameter.size != x.shape[axis]:
+            raise call.bad_shape(f"has {parameter.size} scales for {x.shape[axis]} along its axis")
+        return (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    wanted = (*x.shape[:axis], -(-x.shape[axis] // max(size, 1)), *x.shape[axis + 1 :])
+    if size < 1 or parameter.shape != wanted:
+        raise call.bad_shape(f"has scales that do not fit blocks of {size}")
+    return (*(1,) * axis, size, *(1,) * (x.rank - axis - 1))
+
+
+def _place(
+    parameter: Tensor, position: tuple[Index, ...], blocks: tuple[int, ...], axis: int
+) -> Sequence[Index]:
+    """Return where the scale or zero point of a position is."""
+    if parameter.size == 1:
+        return (Index(),) * parameter.rank
+    found = [p // size for p, size in zip(position, blocks, strict=True)]
+    return found if parameter.rank == len(found) else [found[axis]]
+
+
 def _along(parameter: Tensor, x: Tensor, call: OperatorCall) -> Tensor:
     """Return a scale or zero point as it broadcasts: of all, along an axis, or of blocks."""
+    blocks = _blocks(parameter, x, call)
     if parameter.size == 1:
         return reshape(parameter, ())
     axis = call.axis(call.integer("axis", 1), x.rank)
-    if parameter.rank == 1:
-        if parameter.size != x.shape[axis]:
-            raise call.bad_shape(f"has {parameter.size} scales for {x.shape[axis]} along its axis")
+    if parameter.rank == 1 and parameter.size == x.shape[axis]:
         return reshape(parameter, (parameter.size, *(1,) * (x.rank - axis - 1)))
-    size = call.integer("block_size", 0)
-    if parameter.rank != x.rank or size < 1 or -(-x.shape[axis] // size) != parameter.shape[axis]:
-        raise call.bad_shape(f"has scales that do not fit blocks of {size}")
-
-    def to(position: tuple[Index, ...]) -> list[Index]:
-        return [*position[:axis], position[axis] // size, *position[axis + 1 :]]
-
-    return view(parameter, x.shape, to)
+    return view(parameter, x.shape, lambda position: _place(parameter, position, blocks, axis))
 
 
 def _requantised(steps: Expr, zero: Expr | float, dtype: str) -> Expr:
@@ -118,10 +138,19 @@ def _quantize_dynamically(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor]:
     return y, scale, zero
 
 
-def _dequantize(call: OperatorCall) -> Tensor:
-    x, scale, zero = as_floats(call.input(0)), call.input(1), call.optional(2)
+def dequantized(call: OperatorCall) -> Tensor:
+    """Return what DequantizeLinear makes."""
+    held, scale, zero = call.input(0), call.input(1), call.optional(2)
     if scale.dtype not in FLOATS:
         raise call.unsupported(f"has a scale of {scale.dtype}")
+    blocks = _blocks(scale, held, call)
+    if zero is not None:
+        _blocks(zero, held, call)
+    axis = call.axis(call.integer("axis", 1), held.rank) if scale.size > 1 else 0
+    kept = unpacked(held, scale, zero, lambda p, at: _place(p, at, blocks, axis), blocks)
+    if kept is not None:
+        return kept
+    x = as_floats(held)
     factor = _along(scale, x, call)
     if zero is None:
         return mapped(lambda x, s: x * s, x, factor, dtype=scale.dtype)
@@ -297,7 +326,8 @@ def _qlinear_conv(call: OperatorCall) -> Tensor:
 OPERATORS: tuple[Operator, ...] = (
     Operator("QuantizeLinear", _quantize, dtypes=("int32",), others=(1, 2), is_quantised=True),
     Operator("DynamicQuantizeLinear", _quantize_dynamically, is_quantised=True),
-    Operator("DequantizeLinear", _dequantize, dtypes=(*SMALL, "int32"), others=(1,)),
+    Operator("DequantizeLinear", dequantized, dtypes=(*SMALL, *NIBBLES, *FLOAT8, "int32"),
+             others=(1,)),
     Operator("MatMulInteger", _matmul, dtypes=BYTES, others=(1, 2, 3),
              remark="of sums up to 2^31", is_quantised=True),
     Operator("QLinearMatMul", _qlinear_matmul, dtypes=BYTES, others=tuple(range(1, 8)),

@@ -11,12 +11,15 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
-from gpuedge.opset.expr import Expr, LoadExpr, lift, loads, where
+from gpuedge.opset.expr import Expr, LoadExpr, lift, loads, rewrite, where
 from gpuedge.opset.index import Index, axes, axis, choose, everything, flatten
+
+if TYPE_CHECKING:
+    from gpuedge.opset.packed import Packed
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -205,6 +208,10 @@ class Tensor:
         The same in two digits, of integers that may be larger than float32 holds exactly.
     length : Length or None
         Of a result that may be shorter than `shape`; only a graph's output can be one.
+    is_unpacked : bool
+        Whether it is weights of few bits as floats: never computed before it is read.
+    packed : Packed or None
+        What a matrix of such weights is made of, for kernels that unpack it.
     """
 
     shape: Shape
@@ -216,6 +223,8 @@ class Tensor:
     span: tuple[float, float] | None = field(init=False, default=None)
     digits: Digits | None = field(init=False, default=None)
     length: Length | None = field(init=False, default=None)
+    is_unpacked: bool = field(init=False, default=False)
+    packed: Packed | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.reads = _read_by(self.source)
@@ -347,6 +356,14 @@ def transpose(tensor: Tensor, perm: Sequence[int]) -> Tensor:
     """Return a tensor whose axis i is axis ``perm[i]`` of the operand."""
     shape = tuple(tensor.shape[p] for p in perm)
     back = [perm.index(i) for i in range(len(perm))]
+    if tensor.is_unpacked and isinstance(tensor.source, Map):
+        position = axes(shape)
+        body = rewrite(tensor.source.body, {p: position[i] for i, p in enumerate(perm)})
+        moved = Tensor(shape, tensor.dtype, Map(body))
+        moved.is_unpacked = True
+        if tensor.packed is not None:
+            moved.packed = tensor.packed.turned() if back == [1, 0] else tensor.packed
+        return moved
     return view(tensor, shape, lambda position: [position[b] for b in back])
 
 

@@ -230,7 +230,9 @@ class Context:
         # Of constants only matrices are large; scales and shifts are few, and errors of theirs many
         is_few = isinstance(tensor.source, Constant) and layout.kind != "rows"
         storage = self.storages.exact_of((name,)) if is_few else None
-        if isinstance(tensor.source, Given):
+        if isinstance(tensor.source, Given) or (
+            layout.kind == "linear" and self.storages.keeps(tensor)
+        ):
             storage = self.storages.of_input(name)
         return self.add(layout, name, HostTensor((name,), build), storage)
 

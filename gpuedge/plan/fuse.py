@@ -146,7 +146,8 @@ class _Fuser:
         self.covered[number], self.lengths[number] = (tensor,), 0
         if not isinstance(source, (Map, Reduce)):
             for operand in tensor.reads:
-                self._keep(operand)
+                if not (isinstance(source, Product) and operand.packed):  # its kernel unpacks
+                    self._keep(operand)
             return
         other = self._other(tensor)
         if other is not None:
@@ -220,7 +221,8 @@ class _Fuser:
             return True
         inner_loads = loads(self.bodies[part.serial])
         # what is made of constants may not fit into memory everywhere (infinity, on ES 2.0)
-        if part.size == 1 and all(isinstance(o.tensor.source, Constant) for o in inner_loads):
+        is_known = all(isinstance(o.tensor.source, Constant) for o in inner_loads)
+        if part.is_unpacked or (is_known and part.size == 1):
             return True
         positions = {load.at for load in loads(body) if load.tensor is part}
         domain = whole.size
@@ -299,7 +301,9 @@ class _Fuser:
         source = anchor.source
         if isinstance(source, Convolution):
             return (source.x,)
-        return (source.a, source.b) if isinstance(source, Product) else ()
+        if not isinstance(source, Product):
+            return ()
+        return (source.a,) if source.b.packed else (source.a, source.b)
 
     def _stage(self, tensor: Tensor, anchor: Tensor | None) -> Stage:
         covered = self.covered[tensor.serial]

@@ -9,10 +9,12 @@ from gpuedge.core.kernel import Number
 from gpuedge.opset.expr import Expr
 from gpuedge.opset.ranges import byte_offset
 from gpuedge.opset.tensor import Carry, Product, Tensor, broadcast
+from gpuedge.plan import packed
 from gpuedge.plan.context import MAX_TRIPS, Context, most_rows
 from gpuedge.plan.emit import epilogue
 from gpuedge.plan.layout import Layout, channels, rows, to_texels
 from gpuedge.plan.lower import in_chunks, materialise
+from gpuedge.plan.packed import filled_by
 from gpuedge.plan.plan import HostTensor, Texels
 
 STEP = MAX_TRIPS // 64 * 64
@@ -39,7 +41,7 @@ def facts(
     `filled_128s`: how many percent the columns are of the next multiple of that. `turned_rows`:
     its rows; 0 unless `turns`, where sums that are turned later would not fit.
     """
-    filled = {f"filled_{n}s": 100 * columns // (-(-columns // n) * n) for n in (32, 128)}
+    filled = filled_by(columns)
     known = {"rows": rows, "depth": depth, "columns": columns, "is_bytes": int(is_bytes)}
     return known | filled | {"turned_rows": rows if turns else 0}
 
@@ -51,6 +53,8 @@ def lower(ctx: Context, anchor: Tensor, tensor: Tensor, body: Expr | None) -> No
         raise TypeError(type(source).__name__)
     batch = anchor.shape[:-2]
     left = _operand(ctx, source.a, batch)
+    if packed.lower(ctx, anchor, left, tensor, body):
+        return
     known = ctx.host(source.b) if _serves(source.b, batch) and source.carry is None else None
     if known is not None and rows(known.shape).nbytes > ctx.caps.max_storage_buffer_bytes:
         _ProductJob(ctx, anchor, left, known).run(tensor, body)

@@ -186,7 +186,8 @@ class _Planner:
             raise TypeError("a map without a body")
         known = rewrite(body, {}, self._settled) if ctx.known else body
         is_known = all(isinstance(load.tensor.source, Constant) for load in loads(known))
-        if is_known and self.rewrites:
+        stays = any(ctx.storages.keeps(load.tensor) for load in loads(known))
+        if is_known and self.rewrites and not stays:
             # the body, because what it was made of may read inputs that do not matter any more
             array = evaluate([Tensor(tensor.shape, tensor.dtype, Map(known))], {})[0]
             ctx.settle(tensor, array)

@@ -75,7 +75,7 @@ def _reading(body: Expr, moved: Moved) -> Expr:
 
 def _like(tensor: Tensor, source: Source) -> Tensor:
     copy = Tensor(tensor.shape, tensor.dtype, source, tensor.label)
-    copy.span = tensor.span
+    copy.span, copy.packed, copy.is_unpacked = tensor.span, tensor.packed, tensor.is_unpacked
     return copy
 
 

@@ -29,6 +29,8 @@ from gpuedge.core.storage import (
     Storage,
 )
 from gpuedge.graph.ir import Array
+from gpuedge.opset.packed import keeps_codes
+from gpuedge.opset.tensor import Tensor
 from gpuedge.plan.layout import TEXEL
 from gpuedge.plan.library import reads
 from gpuedge.plan.plan import Pass, Plan, PlanTensor
@@ -180,6 +182,10 @@ class Storages:
     def of_input(self, value: str) -> Storage:
         """Return the storage of what the host writes before each run."""
         return self._inputs.get(self._dtypes.get(value, "")) or self.of(value)
+
+    def keeps(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor is a constant of bytes that stay bytes on this device."""
+        return keeps_codes(tensor) and self._inputs.get(tensor.dtype) is not None
 
     def is_input(self, storage: Storage, value: str) -> bool:
         """Tell whether only an input is kept so: kernels would keep that value otherwise."""

@@ -12,11 +12,11 @@ from gpuedge.core.errors import DeviceError
 from gpuedge.core.text import counted
 from gpuedge.executors.base import Executable, Executor, PlacementRow, Progress, Work
 from gpuedge.graph.checks import checks_of
+from gpuedge.graph.expand import operator_of
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.offenders import refusal
 from gpuedge.graph.partition import Segment, partition
 from gpuedge.graph.shaped import ShapedModel
-from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import node_label
 from gpuedge.plan.planner import label
 from gpuedge.plan.storages import EXACT, Range, StoragePrecision, lacks, offers
@@ -329,7 +329,7 @@ def not_half(policy: Policy, caps: Caps, graph: Graph) -> str:
 
 def has_integers(graph: Graph) -> bool:
     """Tell whether a graph has operators of quantised models."""
-    known = (OPERATORS.get(node.op) for node in graph.nodes if not node.domain)
+    known = map(operator_of, graph.nodes)
     return any(operator is not None and operator.is_quantised for operator in known)
 
 

@@ -19,6 +19,7 @@ EXTRAS: Final = {
     "wgpu": "wgpu",
     "onnx": "models",
     "onnxruntime": "models",
+    "onnx_ir": "quantize",
     "moderngl": "moderngl",
     "jsonschema": "updates",
     "securesystemslib": "updates",

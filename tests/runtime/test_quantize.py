@@ -216,3 +216,71 @@ def test_an_absent_quantiser_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime.quantization", None)
     with pytest.raises(MissingPackageError, match=r"pip install 'gpuedge\[models\]'"):
         gpuedge.quantize(network(), images(1))
+
+
+def linear(opset: int = 17) -> onnx.ModelProto:
+    """Return a Gemm as PyTorch writes Linear, a MatMul, and a product of two inputs' kind."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"], transB=1),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "w2"], ["y"]),
+    ]
+    held = {"w1": RNG.normal(0, 0.1, (96, 64)), "b1": RNG.normal(0, 1, 96),
+            "w2": RNG.normal(0, 0.1, (96, 40))}  # fmt: skip
+    return model(nodes, [value("x", ["N", 64])], [value("y", ["N", 40])],
+                 [weight(n, v.astype(np.float32)) for n, v in held.items()],
+                 opset=opset)  # fmt: skip
+
+
+@pytest.mark.parametrize(("weights", "bits"), [("int4", 4), ("int8", 8)])
+def test_weights_alone(weights: str, bits: int) -> None:
+    proto = linear()
+    before = proto.SerializeToString()
+    small = gpuedge.quantize(proto, weights=weights)
+    assert proto.SerializeToString() == before
+    assert [n.op_type for n in small.graph.node] == ["MatMulNBits", "Add", "Relu", "MatMulNBits"]
+    assert len(small.SerializeToString()) < len(before) * (bits + 2) / 32
+
+    x = RNG.normal(0, 1, (5, 64)).astype(np.float32)
+    exact = gpuedge.Session(proto, device="cpu").run({"x": x})["y"]
+    held = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
+    # a weight moves by at most 2 / 2**bits of the largest of its block; what the second product
+    # is given has moved as much
+    first = np.abs(x) @ _steps(held["w1"].T, bits)
+    hidden = np.maximum(x @ held["w1"].T + held["b1"], 0)
+    bound = (hidden + first) @ _steps(held["w2"], bits) + first @ np.abs(held["w2"]) + 1e-5
+    device = plan_device(TEXTURES)
+    with gpuedge.Session(small, device=device, fallback="error") as session:
+        got = session.run({"x": x})["y"]
+    assert f"matmul_packed{bits}_map" in seen_by(device).variants
+    assert (np.abs(got - exact) <= bound).all()
+    assert np.abs(got - exact).max() > 1e-4  # it is quantised
+    theirs = gpuedge.Session(small, device="cpu").run({"x": x})["y"]
+    assert np.allclose(got, theirs, rtol=0, atol=1e-5)
+
+
+def _steps(w: Array, bits: int, block: int = 32) -> Array:
+    """Return how far weights (rows, columns) may move."""
+    most = np.abs(w.reshape(-1, block, w.shape[1])).max(1)
+    return np.repeat(most, block, 0) * 2 / 2**bits
+
+
+def test_weights_of_few_bits_are_refused_where_they_do_not_fit() -> None:
+    for how in ({"weights": "int3"}, {"weights": "int4", "block_size": 24}):
+        with pytest.raises(gpuedge.UsageError, match="int4, int8"):
+            gpuedge.quantize(linear(), **how)
+    with pytest.raises(gpuedge.UsageError, match="with calibration data"):
+        gpuedge.quantize(linear(), [{"x": np.ones((1, 64))}], weights="int4")
+    with pytest.raises(ModelError, match="no weights to quantise"):
+        gpuedge.quantize(model([helper.make_node("Relu", ["x"], ["y"])], [value("x", [3])],
+                               [value("y", [3])]), weights="int4")  # fmt: skip
+
+
+def test_the_quantiser_leaves_the_log_alone() -> None:
+    code = (
+        "import logging, onnx, sys, gpuedge; sys.path.insert(0, 'tests');"
+        "sys.path.insert(0, 'tests/runtime'); from test_quantize import linear;"
+        "gpuedge.quantize(linear(), weights='int4'); print(logging.getLogger().handlers)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
