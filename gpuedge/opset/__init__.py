@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gpuedge.opset import (
     angles,
+    attention,
     bits,
     conv,
     elementwise,
@@ -45,6 +46,7 @@ FAMILIES = (
     gather,
     scan,
     picking,
+    attention,
 )
 
 OPERATORS: dict[str, Operator] = {
