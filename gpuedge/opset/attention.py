@@ -440,7 +440,7 @@ def _tensor_scatter(call: OperatorCall) -> Tensor:
         raise call.bad_shape("has new elements that do not fit")
     if not new.size:
         return reshape(past, past.shape)
-    most = _begins(call)[0].high[0]
+    most = MOST_WRITTEN if mode == "circular" else extent - count
 
     def body(position: Position) -> Expr:
         own = position[along]
@@ -457,6 +457,8 @@ def _tensor_scatter(call: OperatorCall) -> Tensor:
 
 def _begins(call: OperatorCall) -> tuple[Limit, ...]:
     """Return the limits of where a cache is written to."""
+    if not call.has(2):
+        return ()
     along = call.axis(call.integer("axis", -2), call.input(0).rank)
     most = call.shape(0)[along] - call.shape(1)[along]
     if call.text("mode", "linear") == "circular":
