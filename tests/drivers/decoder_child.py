@@ -6,10 +6,10 @@ was moved between host and device (bytes), and how often a plan, a kernel and a 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,7 @@ from gpuedge.plan import planner
 from gpuedge.runtime.devices import POOL
 
 DEVICE, PLACES = sys.argv[1], int(sys.argv[2])
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "15_decoder.py"
 counts = {"bytes": 0, "plans": 0, "kernels": 0, "recordings": 0}
-
-
-def example() -> Any:
-    spec = importlib.util.spec_from_file_location("decoder_example", EXAMPLE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def counting(what: str, made: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,7 +41,8 @@ def watch() -> None:
             setattr(module, name, counting("plans", plan))
 
 
-decoder = example()
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+decoder: Any = import_module("15_decoder")
 model = decoder.decoder(PLACES)
 rules = gpuedge.Policy(crosscheck=0)
 gpuedge.array([1.0], device=DEVICE).numpy()

@@ -6,9 +6,10 @@ more, and results may be 1e-4 off.
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ import pytest
 from farm import FARM, answer
 from onnx.reference import ReferenceEvaluator
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 CHILD = Path(__file__).with_name("decoder_child.py")
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "15_decoder.py"
 SETTLED = 12
 """Steps until every buffer that is given back has been used again, and recorded over."""
 
@@ -27,10 +28,7 @@ SETTLED = 12
 @cache
 def wanted(places: int) -> tuple[list[int], float]:
     """Return the tokens of ONNX's reference, and the least lead of a best score."""
-    spec = importlib.util.spec_from_file_location("decoder_example", EXAMPLE)
-    assert spec is not None and spec.loader is not None
-    example: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    example: Any = import_module("build_decoder")
     model = example.decoder(places)
     evaluator = ReferenceEvaluator(model)
     caches = {f"{what}{i}": np.zeros((1, places, 16), np.float32)

@@ -98,8 +98,8 @@ OWN = {
                            {"update_rule": "linear", "q_num_heads": 2, "kv_num_heads": 2}, 27),
     "RotaryEmbedding": own("RotaryEmbedding", {"x": X.reshape(1, 2, 2, 2),
                            "cos": X[:1, :2, None], "sin": X[:1, 2:, None] / 8}, opset=23),
-    "TensorScatter": own("TensorScatter", {"x": X.reshape(1, 4, 2), "new": X.reshape(1, 4, 2)[:, 2:]},
-                         opset=24),
+    "TensorScatter": own("TensorScatter", {"x": X.reshape(1, 4, 2),
+                         "new": X.reshape(1, 4, 2)[:, 2:]}, opset=24),
 }  # fmt: skip
 
 FOLDED = {
