@@ -81,7 +81,7 @@ class GpuEdgeRep(BackendRep):
             # Whoever runs this interface compares the results with something better.
             rules = Policy(crosscheck=0.0)
             self._session = Session(model, device=self._device, policy=rules, fallback="error")
-        except UnsupportedOpError as error:
+        except (UnsupportedOpError, NotFiniteError) as error:  # the latter of its constants
             _skip(error)
         self._inputs = tuple(self._session.inputs)
         self._outputs = tuple(self._session.outputs)

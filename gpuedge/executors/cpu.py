@@ -429,7 +429,7 @@ def _session(data: bytes, threads: int, profile: str = "") -> Any:
         if threads != 1 and NO_THREADS in str(error):
             return _session(data, 1, profile)
         _check_memory(error)
-        kind = UnsupportedOpError if "NOT_IMPLEMENTED" in str(error) else ModelError
+        kind = UnsupportedOpError if NO_KERNEL.search(str(error)) else ModelError
         raise kind(
             f"ONNX Runtime cannot load this part of the model: {error}",
             hint="a newer onnxruntime may know the operator",
@@ -449,8 +449,8 @@ def _kernel() -> str:
     return f"onnxruntime {the_runtime().__version__}"
 
 
-NO_KERNEL = re.compile(r"implementation for (\w+)\(")
-"""What ONNX Runtime says of an operator that it has no kernel for."""
+NO_KERNEL = re.compile(r"implementation for (\w+)\(|(\w+)\(-?\d+\) is not a registered function/op")
+"""What ONNX Runtime says of an operator that it has no kernel for, or has never heard of."""
 
 NO_MEMORY = ("Failed to allocate memory", "bad allocation", "std::bad_alloc")
 """What ONNX Runtime says where memory is short."""
@@ -605,7 +605,7 @@ class CpuExecutor:
                 lacks = NO_KERNEL.search(error.what)
                 more = {
                     id(n) for n in graph.nodes
-                    if lacks is not None and n.op == lacks[1] and _unknown(n, graph) is None
+                    if lacks is not None and n.op in lacks.groups() and _unknown(n, graph) is None
                 } - by_numpy  # fmt: skip
                 if not more or not self._may_change:
                     raise

@@ -150,7 +150,10 @@ def _by_body(inner: Graph, call: OperatorCall) -> tuple[Tensor, ...]:
     known = {name: tensor for name, tensor in given if tensor is not None}
     _compute(inner.nodes, inner, known)
     # A body may lack what is optional and not asked for; whoever names no output looks at none.
-    asked = zip(inner.outputs, call.outputs, strict=False)
+    asked = [*zip(inner.outputs, call.outputs, strict=False)]
+    for name, outer in asked:
+        if outer and name not in known:
+            raise call.unsupported(f"is asked for {outer}, which it does not have in this form")
     return tuple(known[name] if outer else NOTHING for name, outer in asked)
 
 

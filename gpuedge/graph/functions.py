@@ -38,7 +38,8 @@ def body(node: Node, graph: Graph) -> Graph | None:
         return None
     given = {**_defaults(known), **node.attrs}
     nodes = tuple(_inner(n, given, node) for n in proto.node)
-    opset = {imported.domain: int(imported.version) for imported in proto.opset_import}
+    opset = {"": graph.opset.get("", 0)}  # of a body of another domain, which imports only that
+    opset |= {imported.domain: int(imported.version) for imported in proto.opset_import}
     return Graph(nodes, tuple(proto.input), tuple(proto.output), {}, {}, opset)
 
 

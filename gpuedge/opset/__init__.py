@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gpuedge.opset import (
     angles,
+    attention,
     bits,
     conv,
     elementwise,
@@ -49,6 +50,7 @@ FAMILIES = (
     scan,
     scatter,
     picking,
+    attention,
 )
 
 OPERATORS: dict[str, Operator] = {

@@ -93,6 +93,13 @@ OWN = {
     "ReduceLogSumExp": own("ReduceLogSumExp", {"x": X}),
     "Scatter": own("Scatter", {"x": X, "at": np.int64([[1, 0]]), "by": np.float32([[4, 9]])},
                    {"axis": 1}, 9),
+    "Attention": own("Attention", {n: X.reshape(1, 2, 2, 2) / 4 for n in "qkv"}, opset=24),
+    "LinearAttention": own("LinearAttention", {n: X.reshape(1, 2, 4) / 4 for n in "qkv"},
+                           {"update_rule": "linear", "q_num_heads": 2, "kv_num_heads": 2}, 27),
+    "RotaryEmbedding": own("RotaryEmbedding", {"x": X.reshape(1, 2, 2, 2),
+                           "cos": X[:1, :2, None], "sin": X[:1, 2:, None] / 8}, opset=23),
+    "TensorScatter": own("TensorScatter", {"x": X.reshape(1, 4, 2),
+                         "new": X.reshape(1, 4, 2)[:, 2:]}, opset=24),
 }  # fmt: skip
 
 FOLDED = {
