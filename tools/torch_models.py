@@ -482,7 +482,7 @@ def export(name: str, to: Path) -> list[Path]:
     torch.onnx.export(made(network), (fixed,), files[0], dynamo=True, external_data=False,
                       custom_translation_table=_translations(), **common)  # fmt: skip
     if network.open:
-        # extents of 1 would be taken for fixed ones
+        # not 1, which older versions of torch take for fixed
         shape = tuple(2 if i == 0 and 0 in network.open else n for i, n in enumerate(network.shape))
         axes = dict.fromkeys(network.open, Dim.DYNAMIC)
         files.append(to / f"{name}_dynamic.onnx")

@@ -53,7 +53,10 @@ def followed(
         for tensor, other in zip(outputs, longer, strict=True):
             tensor.length = _length(tensor.shape, other.shape, open_axes[other.serial], count, cuts)
     except (ShapeError, UnsupportedOpError, LookupError, ValueError):
-        raise call.unsupported(f"reads {first!r}, {OPEN_SIZE}, other than place by place") from None
+        raise call.unsupported(
+            f"reads {first!r}, {OPEN_SIZE}, other than place by place (the CPU can; or "
+            "sort, sum and join before picking)"
+        ) from None
     return outputs
 
 
