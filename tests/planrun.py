@@ -31,7 +31,7 @@ from gpuedge.plan.arrange import Arrangement, Region, arrange
 from gpuedge.plan.layout import Layout
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import Pass, Plan, PlanTensor, Source
-from gpuedge.plan.planner import plan, why_not
+from gpuedge.plan.planner import plan, plan_or_refusals
 from gpuedge.plan.storages import EXACT, StoragePrecision
 
 Array = npt.NDArray[Any]
@@ -367,7 +367,8 @@ class PlanExecutor:
 
     def supports(self, node: Node, graph: Graph) -> str | None:
         """Ask the planner."""
-        return why_not(node, graph, self.caps)
+        judged = plan_or_refusals(graph, self.caps)
+        return judged.get(id(node)) if isinstance(judged, dict) else None
 
     def compile(
         self,

@@ -64,8 +64,6 @@ class OperatorCall:
         tensor = self.inputs[index]
         if tensor is None:
             raise self.unsupported(f"reads {shown(self.names[index])}, whose type is unknown")
-        if tensor.length is not None:
-            raise self.unsupported(f"reads {shown(self.names[index])}, {OPEN_SIZE}")
         return tensor
 
     def optional(self, index: int) -> Tensor | None:

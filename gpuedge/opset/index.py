@@ -206,7 +206,7 @@ class Index:
             return whole + rest.low // least
         shift = max(0, -(rest.low // least))
         rest = rest + shift * least
-        atom = _sole(rest)
+        atom = sole(rest)
         if isinstance(atom, Quotient):
             return whole + of(Quotient(atom.of, atom.by * least)) - shift
         if isinstance(atom, Remainder) and atom.by % least == 0:
@@ -222,7 +222,7 @@ class Index:
         if low == rest.high // least:
             return (rest - low * least) * common + left
         rest = rest + max(0, -low) * least
-        atom = _sole(rest)
+        atom = sole(rest)
         if isinstance(atom, Remainder) and atom.by % least == 0:
             return atom.of % least * common + left
         return of(Remainder(rest, least)) * common + left
@@ -245,7 +245,7 @@ class Index:
         return Index(constant, whole), Index(over, rest), by, 1, ZERO
 
 
-def _sole(index: Index) -> Atom | None:
+def sole(index: Index) -> Atom | None:
     """Return the only atom of an index that is nothing but this atom."""
     if len(index.terms) == 1 and index.constant == 0 and index.terms[0][1] == 1:
         return index.terms[0][0]
@@ -263,7 +263,7 @@ def _recombined(constant: int, terms: dict[Atom, int]) -> Index:
         if not factor or not isinstance(atom, Remainder):
             continue
         above = atom.of // atom.by
-        upper = _sole(above)
+        upper = sole(above)
         if upper is not None and terms.get(upper) == factor * atom.by:
             left = {a: f for a, f in terms.items() if a not in (atom, upper)}
             return Index(constant, left) + atom.of * factor

@@ -8,6 +8,7 @@ from typing import Final
 
 from gpuedge.core.dtypes import ACCEPTED, INTEGERS
 from gpuedge.opset.call import OperatorCall
+from gpuedge.opset.following import followed
 from gpuedge.opset.limits import Limit
 from gpuedge.opset.tensor import Constant, Given, Tensor
 
@@ -77,6 +78,8 @@ class Operator:
         Whether ONNX leaves open what NaN, and floats beyond an integer type, become in that.
     is_view : bool
         Whether the result is the same bytes under another shape.
+    cuts : bool
+        Whether it takes what there is where there is less than it asks for.
     is_quantised : bool
         Whether it computes with integers of quantised models.
     facts : Facts
@@ -97,6 +100,7 @@ class Operator:
     limits: Callable[[OperatorCall], tuple[Limit, ...]] | None = None
     is_open_beyond: bool = False
     is_view: bool = False
+    cuts: bool = False
     is_quantised: bool = False
     facts: Facts = Facts()
     domain: str = ""
@@ -115,15 +119,21 @@ class Operator:
             self.check(call)
         if not self.moves:
             self._check_dtypes(call)
-        result = self.build(call)
+        if any(tensor is not None and tensor.length is not None for tensor in call.inputs):
+            outputs = followed(call, self._built, cuts=self.cuts)
+        else:
+            outputs = self._built(call)
         for limit in () if self.limits is None else self.limits(call):
             array = call.input(limit.position).array
             if array is not None and limit.wrong(array).size:
                 raise call.bad_shape(f"has {limit.said}")
-        outputs = (result,) if isinstance(result, Tensor) else tuple(result)
         lengths = [t.length.count for t in outputs if t.length is not None]
         _label([*outputs, *lengths], call.name or call.outputs[0])
         return outputs
+
+    def _built(self, call: OperatorCall) -> tuple[Tensor, ...]:
+        result = self.build(call)
+        return (result,) if isinstance(result, Tensor) else tuple(result)
 
     def carries(self, position: int) -> bool:
         """Return whether the input at a position carries a tensor rather than a parameter."""

@@ -161,7 +161,10 @@ def _suppress(call: OperatorCall) -> Tensor:
     if rounds < 1 or not scores.size:
         return constant(np.empty((0, 3), np.int64))
     if rounds > MOST_ROUNDS:
-        raise call.unsupported(f"picks up to {rounds} boxes of a class; the most is {MOST_ROUNDS}")
+        raise call.unsupported(
+            f"picks up to {rounds} boxes of a class; the most is {MOST_ROUNDS} (take the best ones "
+            "before it by TopK, or limit its number of boxes)"
+        )
     least = reshape(call.input(3), (1,)) if call.has(3) else constant(np.zeros(1, np.float32))
     best, order = ranked(scores, 2, spots)
     corners = _corners(boxes, order, is_centred=bool(call.integer("center_point_box", 0)))
@@ -202,8 +205,8 @@ def _listed(gone: Tensor, last: Tensor, order: Tensor, rounds: int) -> Tensor:
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("NonZero", _non_zero, dtypes=ANY, remark="as an output of the model",
+    Operator("NonZero", _non_zero, dtypes=ANY, remark="read place by place only",
              facts=PICKS),
     Operator("NonMaxSuppression", _suppress, parameters=(2,),
-             remark=f"as an output of the model; up to {MOST_ROUNDS} boxes of a class"),
+             remark=f"read place by place only; up to {MOST_ROUNDS} boxes of a class"),
 )  # fmt: skip

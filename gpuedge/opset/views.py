@@ -255,7 +255,8 @@ def _range(call: OperatorCall) -> Tensor:
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("Slice", _slice, parameters=(1, 2, 3, 4), moves=True, remark="with constant bounds"),
+    Operator("Slice", _slice, parameters=(1, 2, 3, 4), moves=True, cuts=True,
+             remark="with constant bounds"),
     Operator("Split", _split, parameters=(1,), moves=True, remark="with constant sizes"),
     Operator("Expand", _expand, parameters=(1,), moves=True, facts=GROWS,
              remark="with a constant shape"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -301,11 +301,14 @@ def plan_or_refusals(graph: Graph, caps: Caps) -> Plan | dict[int, str]:
     That is the nodes, by identity, with what `why_not` says of each. The plan is tried first: it is
     needed anyway, and where there is one, no node has to be planned alone.
     """
-    if not any(_not_computed(n, graph) for n in graph.nodes):
+    opened = _opened(graph)
+    if not opened.whys and not any(_not_computed(n, graph, opened) for n in graph.nodes):
         planned = _planned(graph, caps)
-        if not isinstance(planned, str) and _not_used(planned, graph, caps) is None:
+        if not isinstance(planned, str) and _not_kept(planned, graph, caps) is None:
             return planned
-    return {id(n): why for n in graph.nodes if (why := why_not(n, graph, caps)) is not None}
+    whys = {id(n): why_not(n, graph, caps) for n in graph.nodes}
+    whys |= opened.whys
+    return {number: why for number, why in whys.items() if why is not None}
 
 
 def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
@@ -321,10 +324,44 @@ def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
     planned = _planned(_alone(node, graph, makers), caps)
     if isinstance(planned, str) and makers:
         planned = _planned(_alone(node, graph), caps)
-    return planned if isinstance(planned, str) else _not_used(planned, graph, caps)
+    if isinstance(planned, str):
+        return planned
+    why = _not_kept(planned, graph, caps)
+    return _not_read(planned.open, graph) if why is None and planned.open else why
 
 
-def _not_computed(node: Node, graph: Graph) -> str | None:
+@dataclass(frozen=True)
+class _Opened:
+    """Values whose size only values tell, as far as nodes follow them, and why nodes do not."""
+
+    names: frozenset[str]
+    whys: Mapping[int, str]
+
+
+NOTHING_OPENED = _Opened(frozenset(), {})
+
+
+def _opened(graph: Graph) -> _Opened:
+    """Return what follows from nodes whose results are of any size, up to some length."""
+    known: dict[str, Tensor] = {}
+    names: set[str] = set()
+    whys: dict[int, str] = {}
+    for node in graph.nodes:
+        is_typed = all(name in graph.types for name in (*node.inputs, *node.outputs) if name)
+        if is_typed or (operator_of(node) is None and names.isdisjoint(node.inputs)):
+            continue
+        try:
+            tensors = expand(node, graph, known)
+        except GpuEdgeError as error:
+            if not names.isdisjoint(node.inputs):
+                whys[id(node)] = _said(error)
+            continue
+        known.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
+        names.update(n for n in node.outputs if n in known and known[n].length is not None)
+    return _Opened(frozenset(names), whys)
+
+
+def _not_computed(node: Node, graph: Graph, opened: _Opened = NOTHING_OPENED) -> str | None:
     """Return None if there are kernels for a node and the types of its values, else a sentence."""
     operator = operator_of(node)
     if operator is None and functions.body(node, graph) is None:
@@ -333,6 +370,8 @@ def _not_computed(node: Node, graph: Graph) -> str | None:
         kind = graph.types.get(name)
         if name in graph.constants or (kind is None and name not in node.inputs) or not name:
             continue
+        if kind is None and name in opened.names:
+            continue
         if kind is None:
             return f"the shape of '{name}' is not known before running"
         if kind.dtype not in DTYPES:
@@ -340,17 +379,16 @@ def _not_computed(node: Node, graph: Graph) -> str | None:
     return None
 
 
-def _not_used(plan: Plan, graph: Graph, caps: Caps) -> str | None:
-    """Return None if what a plan keeps and gives can be used, else one sentence."""
-    return _not_kept(plan, graph, caps) or (_not_read(plan.open, graph) if plan.open else None)
-
-
 def _planned(part: Graph, caps: Caps) -> Plan | str:
     """Return the plan of a part of a graph, or one sentence saying why there is none."""
     try:
         return plan(part, caps)
     except GpuEdgeError as error:
-        return error.what if error.known is None else f"{error.what} ({error.known})"
+        return _said(error)
+
+
+def _said(error: GpuEdgeError) -> str:
+    return error.what if error.known is None else f"{error.what} ({error.known})"
 
 
 def _not_read(names: Container[str], graph: Graph) -> str | None:

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.executors.base import Executor
 from gpuedge.graph.expand import expand, operator_of
-from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.graph.ir import Array, Graph, Node, type_of
 from gpuedge.opset import facts_of
 from gpuedge.opset.bounds import TINY, Num, U
 from gpuedge.opset.errors import FACTOR, HUGE, allowed, exact, tensor_errors
@@ -266,6 +267,9 @@ class RunningErrors:
         self.unknown, self.is_lasting = "", False
         self._is_half, self._in_half = is_half, in_half
         self.cpu = {**graph.constants, **all_values(graph, inputs, cpu)}
+        # what only values tell is told by now
+        told = {n: type_of(a) for n, a in self.cpu.items() if n not in graph.types}
+        graph = replace(graph, types={**graph.types, **told})
         given = {name: self.cpu[name] for name in (*graph.constants, *graph.inputs)}
         with np.errstate(all="ignore"):
             self.values = {n: self._kept(exact(a), a.dtype) for n, a in given.items()}

@@ -12,7 +12,9 @@ from dataclasses import replace
 
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.executors.base import Executor
+from gpuedge.graph.expand import is_known
 from gpuedge.graph.ir import Array, Graph
+from gpuedge.opset import facts_of
 from gpuedge.opset.operator import FLOATS
 from gpuedge.plan.storages import UNBOUNDED, Range, range_of
 
@@ -36,9 +38,14 @@ def measure(cases: Iterable[tuple[Graph, Mapping[str, Array]]], cpu: Executor) -
 def all_values(graph: Graph, feed: Mapping[str, Array], cpu: Executor) -> dict[str, Array]:
     """Run a graph on the CPU and return its values: inputs, and what nodes compute.
 
-    Left out is what may be no tensor: results within the graph whose types are not known.
+    Left out is what may be no tensor: results within the graph whose types are not known, except
+    those whose size only values tell, and what follows from them.
     """
-    known = {*graph.types, *graph.outputs}
+    known, told = {*graph.types, *graph.outputs}, set[str]()
+    for node in graph.nodes:
+        if is_known(node) and (facts_of(node.op).picks or not told.isdisjoint(node.inputs)):
+            told.update(node.outputs)
+    known |= told
     names = dict.fromkeys(o for node in graph.nodes for o in node.outputs if o in known)
     executable = cpu.compile(replace(graph, outputs=tuple(names)))
     inputs = {name: feed[name] for name in graph.inputs}

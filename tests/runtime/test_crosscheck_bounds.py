@@ -305,6 +305,21 @@ def test_a_size_that_rounding_decides_is_not_compared() -> None:
     assert not one.note
 
 
+def test_what_reads_a_size_by_values_is_compared() -> None:
+    from onnx import TensorProto, helper
+
+    x = np.float32([[0, 1, 2], [3, 4, 5]])
+    before = helper.make_node("NonZero", ["x"], ["h"])
+    node = helper.make_node("Add", ["h", "h"], ["y"])
+    graph = onnx_graph(node, [helper.make_tensor_value_info("y", TensorProto.INT64, (2, None))], x,
+                       before)  # fmt: skip
+    one, right = checked(graph), 2 * np.stack(np.nonzero(x))
+    assert one.compare({"x": x}, {"y": right}) is None and not one.note
+    said = one.compare({"x": x}, {"y": right + (right == 4)})
+    assert said is not None and "2 of 10 elements of 'y' differ" in said
+    assert one.compare({"x": x * 0}, {"y": right[:, :0]}) is None and not one.note
+
+
 def test_an_operator_without_a_bound_ends_comparing() -> None:
     from onnx import TensorProto, helper
 

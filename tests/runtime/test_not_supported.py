@@ -92,8 +92,9 @@ ON_CPU = {
     "bfloat16": through(TensorProto.BFLOAT16),
     "float8": through(TensorProto.FLOAT8E4M3FN, opset=19),
     "size by values": model([node("NonZero", ["x"], ["i"]),
-                             node("Cast", ["i"], ["y"], to=TensorProto.FLOAT)],
-                            [X], [value("y", None)]),
+                             node("CumSum", ["i", "a"], ["k"]),
+                             node("Cast", ["k"], ["y"], to=TensorProto.FLOAT)],
+                            [X], [value("y", None)], [weight("a", np.int64(1))]),
 }  # fmt: skip
 
 
