@@ -18,6 +18,7 @@ from gpuedge.opset import (
     picking,
     pool,
     quantized,
+    recurrent,
     reduce,
     resize,
     sampling,
@@ -45,6 +46,7 @@ FAMILIES = (
     gather,
     scan,
     picking,
+    recurrent,
 )
 
 OPERATORS: dict[str, Operator] = {
