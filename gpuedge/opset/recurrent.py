@@ -267,10 +267,20 @@ class Layer:
 
     def results(self, hidden: Sequence[Tensor], cell: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return the outputs of the node from the states after each step."""
-        last = [t for t in (hidden[-1], cell) if t is not None]
+        last = [self._last(t) for t in (hidden[-1], cell) if t is not None]
         ends = tuple(transpose(t, (1, 0, 2)) if self.is_batch_first else t for t in last)
         is_asked = bool(self.call.outputs[0])
         return (self._sequence(hidden) if is_asked else ends[0], *ends)
+
+    def _last(self, state: Tensor) -> Tensor:
+        """Return a last state: zero for sequences of no length, as ONNX Runtime has it."""
+        if self.lengths is None:
+            return state
+
+        def body(place: Position) -> Expr:
+            return where([self._length(place[1]) - 1], at(state, place), 0.0)
+
+        return computed(self.shape, self.dtype, body)
 
     def _sequence(self, hidden: Sequence[Tensor]) -> Tensor:
         """Return the states at each time; joined in pairs, as Concat does it."""
@@ -500,14 +510,15 @@ def _lengths(call: OperatorCall) -> tuple[Limit, ...]:
     return (Limit(4, "lengths", (0,), (steps,)),)
 
 
-def _is_batch_first(call: OperatorCall) -> bool:
-    """Tell whether batches come first, which ONNX Runtime does not know."""
-    return bool(call.integer("layout", 0))
+def _differs(call: OperatorCall) -> bool:
+    """Tell what ONNX Runtime lacks, batches first, and that its LSTM does not clip its cells."""
+    clips = call.op == "LSTM" and call.number("clip", 0.0) > 0
+    return clips or bool(call.integer("layout", 0))
 
 
 def _layer(name: str, build: Callable[[OperatorCall], Sequence[Tensor]]) -> Operator:
     return Operator(
-        name, build, others=(4,), limits=_lengths, differs=_is_batch_first,
+        name, build, others=(4,), limits=_lengths, differs=_differs,
         remark=f"up to {MOST_STEPS} steps",
     )  # fmt: skip
 
