@@ -283,16 +283,19 @@ class Layer:
         return computed(self.shape, self.dtype, body)
 
     def _sequence(self, hidden: Sequence[Tensor]) -> Tensor:
-        """Return the states at each time; joined in pairs, as Concat does it."""
+        """Return the states at each time; joined in pairs, as Concat does it.
+
+        As rows of numbers: that makes short indices, of which there are many.
+        """
         count = self.shape[0]
-        parts = [reshape(h, (1, *self.shape)) for h in hidden]
+        parts = [reshape(h, (h.size,)) for h in hidden]
         while len(parts) > 1:
             pairs = [joined(parts[i], parts[i + 1], 0) for i in range(0, len(parts) - 1, 2)]
             parts = pairs + parts[len(pairs) * 2 :]
-        whole = parts[0]
+        whole = rows = reshape(parts[0], (self.steps, *self.shape))
         if self.lengths is not None or count > 1 or self.is_reverse:
             shape = (self.steps, *self.shape)
-            whole = computed(shape, self.dtype, lambda place: self._at_time(parts[0], place))
+            whole = computed(shape, self.dtype, lambda place: self._at_time(rows, place))
         return transpose(whole, (2, 0, 1, 3)) if self.is_batch_first else whole
 
     def _at_time(self, whole: Tensor, place: Position) -> Expr:
