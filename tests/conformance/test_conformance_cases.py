@@ -70,7 +70,7 @@ PUBLIC = {
 
 ELSEWHERE = {
     "Scatter", "Upsample", "RoiAlign", "QLinearConv", "NonZero", "NonMaxSuppression",
-    "DynamicQuantizeLinear",
+    "DynamicQuantizeLinear", "RNN", "GRU", "LSTM",
 }  # fmt: skip
 """Those that ONNX's own cases run on devices; the first two are older names of what has cases."""
 
