@@ -76,7 +76,8 @@ COUNTED = [node("ReduceSum", ["x"], ["t"], keepdims=0),
 
 ON_CPU = {
     "Loop": model([node("Greater", ["m", "m"], ["c"]),
-                   node("Loop", ["", "c", "x"], ["y"], body=BODY)], [X, value("m", [])], [Y]),
+                   node("Loop", ["n", "c", "x"], ["y"], body=BODY)],
+                  [X, value("m", [])], [Y], [weight("n", np.int64(3))]),
     "If": model([node("Greater", ["m", "m"], ["c"]),
                  node("If", ["c"], ["y"], then_branch=branch("Abs"), else_branch=branch("Neg"))],
                 [X, value("m", [])], [Y]),
