@@ -331,7 +331,20 @@ def part(tensor: Tensor, shape: Shape, begin: Sequence[int]) -> Tensor:
 
 
 def _sum(pair: tuple[Tensor, Tensor] | None) -> Tensor | None:
-    return None if pair is None else mapped(lambda a, b: a + b, *pair)
+    """Return the sum of two biases, at once and not rounded to float16 if they are constant."""
+    if pair is None:
+        return None
+    a, b = pair[0].array, pair[1].array
+    if a is None or b is None:
+        return mapped(lambda x, y: x + y, *pair)
+    return constant(a.astype(np.float32) + b.astype(np.float32))
+
+
+def _padded(biases: Tensor, width: int) -> Tensor:
+    """Return biases with zeros behind, at once if they are constant."""
+    if biases.array is not None:
+        return constant(np.pad(biases.array, ((0, 0), (0, width))))
+    return joined(biases, constant(np.zeros((biases.shape[0], width), biases.dtype)), 1)
 
 
 def _own(total: Tensor, place: Position, number: int, width: int) -> Expr:
@@ -438,8 +451,7 @@ def _gru(call: OperatorCall) -> Sequence[Tensor]:
     if pair is not None and is_linear:
         after = part(pair[1], (count, width), (0, HIDDEN * width))
         first = part(pair[1], (count, HIDDEN * width), (0, 0))
-        padded = joined(first, constant(np.zeros((count, width), first.dtype)), 1)
-        pair = (pair[0], padded)
+        pair = (pair[0], _padded(first, width))
     steps = _GruSteps(layer, layer.projected(_sum(pair)), after)
     states = [layer.initial(5)]
     weights = [part(layer.weights, (count, width, n * width), (0, 0, begin * width))
