@@ -75,8 +75,8 @@ def _step(
 def reference(op: str, attrs: Mapping[str, Any], given: Mapping[str, Array]) -> list[Array]:
     """Return Y, Y_h and, of LSTM, Y_c in float64.
 
-    `given` has X, W, R, and perhaps B, lens, h, c, P. What is past the end of a sequence is zero, and
-    so are the last states of one of no length, as ONNX Runtime has them.
+    `given` has X, W, R, and perhaps B, lens, h, c, P. What is past the end of a sequence is zero,
+    and so are the last states of one of no length, as ONNX Runtime has them.
     """
     wide = {n: a.astype(np.float64) for n, a in given.items()}
     x, w, r = wide["X"], wide["W"], wide["R"]

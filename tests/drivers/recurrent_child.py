@@ -65,8 +65,8 @@ def tagger() -> tuple[Any, dict[str, Any], list[Any]]:
     """
     rng, steps, batch, width, hidden, tags = np.random.default_rng(7), 12, 3, 8, 10, 5
     attrs, ends = {"direction": "bidirectional"}, (width, 2 * hidden)
-    layers = [drawn("LSTM", i, steps=steps, batch=batch, width=n, hidden=hidden, attrs=attrs, has="B")
-              for i, n in enumerate(ends)]  # fmt: skip
+    sizes = {"steps": steps, "batch": batch, "hidden": hidden}
+    layers = [drawn("LSTM", i, width=n, attrs=attrs, has="B", **sizes) for i, n in enumerate(ends)]
     table = rng.normal(0, 1, (30, width)).astype(np.float32)
     last = rng.normal(0, 0.3, (2 * hidden, tags)).astype(np.float32)
     feeds = {"words": rng.integers(0, 30, (steps, batch)), "lens": np.array([12, 5, 1], np.int32)}
