@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuedge.core.errors import GpuEdgeError, ShapeError, UnsupportedOpError
 from gpuedge.graph import schema
+from gpuedge.graph.flow import why_open
 from gpuedge.graph.functions import body, branch
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
 from gpuedge.graph.reference import MOST_SAID, run_node
@@ -139,6 +140,9 @@ def _outputs(
         return outputs
     inner = body(node, graph)
     if inner is None:
+        why = why_open(node, graph)
+        if why is not None:
+            raise call.unsupported(why)
         domain = node.domain or "ai.onnx"
         raise UnsupportedOpError(f"{call.label} (domain '{domain}') is not known.")
     return _by_body(inner, call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.graph import schema
@@ -82,38 +82,6 @@ def branch(node: Node, *, is_true: bool) -> tuple[tuple[Node, ...], tuple[str, .
     graph = node.attrs["then_branch" if is_true else "else_branch"].g
     nodes = tuple(_inner(n, {}, node) for n in graph.node)
     return nodes, tuple(value.name for value in graph.output)
-
-
-def inlined(node: Node, *, is_true: bool) -> onnx.GraphProto:
-    """Return a branch of an If as a part of the graph around it.
-
-    Its own values are renamed, as another branch may use the same names; its results have the names
-    that the If gives them.
-    """
-    from gpuedge.graph.onnx_package import onnx
-
-    branch = onnx.GraphProto()
-    branch.CopyFrom(node.attrs["then_branch" if is_true else "else_branch"].g)
-    produced = {name for child in branch.node for name in child.output if name}
-    produced.update(tensor.name for tensor in branch.initializer)
-    prefix = next(filter(None, node.outputs))
-    _rename(branch, {name: f"{prefix}/{name}" for name in produced})
-    for inner, outer in zip(branch.output, node.outputs, strict=True):
-        if outer:
-            branch.node.add(op_type="Identity", input=[inner.name], output=[outer])
-    return branch
-
-
-def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Rename values in a graph and in those of its nodes, where none of them is hidden."""
-    for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                _rename(inner, names)
-    for value in (*graph.initializer, *graph.output, *graph.value_info):
-        value.name = names.get(value.name, value.name)
 
 
 def _inner(proto: onnx.NodeProto, given: dict[str, Any], outer: Node) -> Node:

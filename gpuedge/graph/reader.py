@@ -15,7 +15,7 @@ from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedO
 from gpuedge.core.text import MOST_LISTED, plain, shown
 from gpuedge.graph import division, fold, parse, schema
 from gpuedge.graph.contrib import spelled
-from gpuedge.graph.functions import inlined
+from gpuedge.graph.flow import ROUND, Flow, StaysOpenError, deciding
 from gpuedge.graph.integers import holds_quantised, in_integers
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_RANK
@@ -350,9 +350,12 @@ class OnnxModel(Model):
     def parameters(self) -> frozenset[str]:
         """Inputs that only parametrise nodes (a shape, axes), at once or by what is made of them.
 
-        For their values the graph has to be known before it can be planned.
+        For their values the graph has to be known before it can be planned. So has it for those
+        that are a condition or a position in a sequence themselves.
         """
-        return frozenset(fold.needed(self._contents.nodes, self.opset) & self.inputs.keys())
+        nodes = self._contents.nodes
+        names = fold.needed(nodes, self.opset).union(*map(deciding, nodes))
+        return frozenset(names & self.inputs.keys())
 
     @cached_property
     def contested(self) -> frozenset[str]:
@@ -425,8 +428,27 @@ class OnnxModel(Model):
             for name, (dtype, wanted) in self.inputs.items()
         }
         self._are_known({name: types[name].shape for name in self.inputs})
+        try:
+            return self._walked(types, symbols, values or {}, Flow(self._opset), rewrites=rewrites)
+        except StaysOpenError:
+            flow = Flow(self._opset, is_open=True)
+            return self._walked(types, symbols, values or {}, flow, rewrites=rewrites)
+
+    @property
+    def _opset(self) -> int:
+        return self.opset.get("", 0)
+
+    def _walked(
+        self, types: dict[str, TensorType], symbols: Mapping[str, int],
+        values: Mapping[str, Array], flow: Flow, *, rewrites: bool,
+    ) -> Graph:  # fmt: skip
+        """Return the graph for inputs of these types; `flow` writes out what is no plain node.
+
+        Raises StaysOpenError where it has written out too much.
+        """
+        types = dict(types)
         contents = self._rewritten if rewrites else self._contents
-        constants = {**contents.weights, **(values or {})}
+        constants = {**contents.weights, **values}
         types.update((name, type_of(array)) for name, array in constants.items())
         # A view of what is known so far; the dictionaries grow while the nodes are walked.
         known = Graph((), (), (), types, constants, self.opset)
@@ -438,12 +460,12 @@ class OnnxModel(Model):
         coming = deque(contents.nodes)
         while coming:
             node = coming.popleft()
-            taken = _taken(node, constants)
-            if taken is not None:
-                folded.append(node)
-                constants.update(_weights(taken))
-                types.update((t.name, type_of(constants[t.name])) for t in taken.initializer)
-                coming.extendleft(map(node_of, reversed(taken.node)))
+            written = flow.written(node, known)
+            if written is not None:
+                folded.extend([node] if node.domain != ROUND else [])
+                constants.update(written.constants)
+                types.update((n, type_of(a)) for n, a in written.constants.items())
+                coming.extendleft(reversed(written.nodes))
                 continue
             if not packed.isdisjoint(node.outputs) and fold.stays_packed(node, known):
                 arrays = None
@@ -458,6 +480,8 @@ class OnnxModel(Model):
                 constants.update(pairs)
                 types.update((n, type_of(v)) for n, v in pairs)
                 continue
+            if flow.is_read(reads(node)):
+                raise StaysOpenError
             kept.append(node)
             self._add_types(node, known, symbols, types)
         inputs = tuple(name for name in self.inputs if name not in constants)
@@ -506,16 +530,6 @@ class OnnxModel(Model):
             dict(self.opset),
             tuple(folded),
         )
-
-
-def _taken(node: Node, constants: Mapping[str, Array]) -> onnx.GraphProto | None:
-    """Return the branch that an If takes if that is known; None for anything else."""
-    if node.op != "If" or node.domain or node.inputs[0] not in constants:
-        return None
-    condition = constants[node.inputs[0]]
-    if condition.size != 1:
-        return None
-    return inlined(node, is_true=bool(condition.reshape(-1)[0]))
 
 
 def _live(nodes: tuple[Node, ...], outputs: tuple[str, ...]) -> tuple[Node, ...]:

@@ -20,6 +20,7 @@ from gpuedge.opset import (
     picking,
     pool,
     quantized,
+    recurrent,
     reduce,
     resize,
     sampling,
@@ -51,6 +52,7 @@ FAMILIES = (
     scatter,
     picking,
     attention,
+    recurrent,
 )
 
 OPERATORS: dict[str, Operator] = {

@@ -70,10 +70,11 @@ PUBLIC = {
 
 ELSEWHERE = {
     "Scatter", "Upsample", "RoiAlign", "QLinearConv", "NonZero", "NonMaxSuppression",
-    "DynamicQuantizeLinear", "MatMulNBits", "GatherBlockQuantized",
+    "DynamicQuantizeLinear", "MatMulNBits", "GatherBlockQuantized", "RNN", "GRU", "LSTM",
 }  # fmt: skip
-"""Those that ONNX's own cases run on devices; the first two are older names of what has cases, and
-the last two, ONNX Runtime's own, are in tests/drivers/test_packed.py."""
+"""Those that ONNX's own cases run on devices; the first two are older names of what has cases.
+
+Those of ONNX Runtime are in tests/drivers/test_packed_weights.py."""
 
 
 def test_every_operator_has_cases() -> None:

@@ -72,7 +72,7 @@ REFUSED = {
     **{f"growing_{name}": f"would compute '{text}' of|'{text}' would need" for name, text in {
         "open": r"v3\d", "fixed": r"v3\d", "constant": r"v3\d", "behind_reshape": r"v3\d",
         "beside_if": r"v3\d", "broadcast": "[a-s]", "product": "[a-s]", "picked_up": "[a-t]",
-        "transposed": "y", "loop": "t", "stack": "y", "scan": r"v3\d",
+        "transposed": "y", "loop": r"(y/\d+/)?t", "stack": "y", "scan": r"(y/\d+/)?v3\d",
         "in_a_branch": r"(then|else)3\d"}.items()},
     "overflowing_input": "18446744073709551616 elements",
     "rank_1000": f"1000 dimensions.*the most is {MAX_RANK}",

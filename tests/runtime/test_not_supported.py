@@ -70,18 +70,23 @@ BODY = helper.make_graph(
      helper.make_tensor_value_info("c", TensorProto.BOOL, []), value("v", [2])],
     [helper.make_tensor_value_info("go", TensorProto.BOOL, []), value("w", [2])],
 )  # fmt: skip
+COUNTED = [node("ReduceSum", ["x"], ["t"], keepdims=0),
+           node("Cast", ["t"], ["n"], to=TensorProto.INT64)]  # fmt: skip
+"""A count that only values tell."""
+
 ON_CPU = {
-    "Loop": model([node("Loop", ["n", "", "x"], ["y"], body=BODY)], [X], [Y],
-                  [weight("n", np.int64(3))]),
+    "Loop": model([node("Greater", ["m", "m"], ["c"]),
+                   node("Loop", ["n", "c", "x"], ["y"], body=BODY)],
+                  [X, value("m", [])], [Y], [weight("n", np.int64(3))]),
     "If": model([node("Greater", ["m", "m"], ["c"]),
                  node("If", ["c"], ["y"], then_branch=branch("Abs"), else_branch=branch("Neg"))],
                 [X, value("m", [])], [Y]),
-    "LSTM": model([node("Reshape", ["x", "to"], ["r"]),
+    "LSTM": model([node("Expand", ["x", "to"], ["r"]),
                    node("LSTM", ["r", "w", "w"], ["y"], hidden_size=2)], [X], [value("y", None)],
-                  [weight("to", np.array([1, 1, 2])), weight("w", np.ones((1, 8, 2), np.float32))]),
-    "SequenceConstruct": model([node("SequenceConstruct", ["x", "x"], ["s"]),
-                                node("ConcatFromSequence", ["s"], ["y"], axis=0)],
-                               [X], [value("y", [4])]),
+                  [weight("to", np.array([513, 1, 2])),
+                   weight("w", np.ones((1, 8, 2), np.float32))]),
+    "SequenceAt": model([*COUNTED, node("SequenceConstruct", ["x", "x", "x"], ["s"]),
+                         node("SequenceAt", ["s", "n"], ["y"])], [X], [value("y", [2])]),
     "RandomNormalLike": model([node("RandomNormalLike", ["x"], ["y"])], [X], [Y]),
     "Dropout": model([node("Dropout", ["x", "r", "t"], ["y"])], [X], [Y],
                      [weight("r", np.float32(0.5)), weight("t", np.bool_(True))]),
