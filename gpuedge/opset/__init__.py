@@ -23,6 +23,7 @@ from gpuedge.opset import (
     sampling,
     scan,
     shape,
+    signal,
     views,
 )
 from gpuedge.opset.operator import GROWS, PICKS, RANDOM, Facts, Function, Operator
@@ -45,6 +46,7 @@ FAMILIES = (
     gather,
     scan,
     picking,
+    signal,
 )
 
 OPERATORS: dict[str, Operator] = {
@@ -55,11 +57,7 @@ OPERATORS: dict[str, Operator] = {
 UNDESCRIBED: dict[str, Facts] = {
     "AffineGrid": GROWS,
     "Bernoulli": Facts(grows=True, is_random=True),
-    "BlackmanWindow": GROWS,
     "Col2Im": GROWS,
-    "HammingWindow": GROWS,
-    "HannWindow": GROWS,
-    "MelWeightMatrix": GROWS,
     "Multinomial": Facts(grows=True, is_random=True),
     "RandomNormal": Facts(grows=True, is_random=True),
     "RandomNormalLike": RANDOM,
