@@ -12,6 +12,7 @@ from gpuedge.opset import (
     conv,
     elementwise,
     gather,
+    linalg,
     logic,
     matmul,
     norm,
@@ -26,7 +27,7 @@ from gpuedge.opset import (
     signal,
     views,
 )
-from gpuedge.opset.operator import GROWS, PICKS, RANDOM, Facts, Function, Operator
+from gpuedge.opset.operator import GROWS, RANDOM, Facts, Function, Operator
 
 FAMILIES = (
     elementwise,
@@ -47,6 +48,7 @@ FAMILIES = (
     scan,
     picking,
     signal,
+    linalg,
 )
 
 OPERATORS: dict[str, Operator] = {
@@ -57,13 +59,11 @@ OPERATORS: dict[str, Operator] = {
 UNDESCRIBED: dict[str, Facts] = {
     "AffineGrid": GROWS,
     "Bernoulli": Facts(grows=True, is_random=True),
-    "Col2Im": GROWS,
     "Multinomial": Facts(grows=True, is_random=True),
     "RandomNormal": Facts(grows=True, is_random=True),
     "RandomNormalLike": RANDOM,
     "RandomUniform": Facts(grows=True, is_random=True),
     "RandomUniformLike": RANDOM,
-    "Unique": PICKS,
 }
 """Facts of operators that only ONNX Runtime computes, where there are any."""
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-import numpy as np
-
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.elementwise import above, pick, truncated
 from gpuedge.opset.expr import Expr, LoadExpr, Position, apply, lift, where
 from gpuedge.opset.index import Index, Loaded, axes, axis, choose, flatten, of, unflatten
 from gpuedge.opset.limits import by_axis, by_row, lengths
 from gpuedge.opset.logic import equal
-from gpuedge.opset.operator import ANY, GROWS, INDICES, PICKS, Operator
-from gpuedge.opset.tensor import Reduce, Tensor, at, computed, constant, mapped, reshape, view
+from gpuedge.opset.operator import ANY, GROWS, INDICES, Operator
+from gpuedge.opset.tensor import Reduce, Tensor, at, computed, mapped, reshape, view
 
 
 def loaded(indices: Tensor, position: tuple[Index, ...], extent: int) -> Index:
@@ -81,25 +79,6 @@ def _gather_nd(call: OperatorCall) -> Tensor:
         return [*position[:batch], *picked, *position[outer:]]
 
     return view(x, shape, to)
-
-
-def _compress(call: OperatorCall) -> Tensor:
-    """Keep positions along an axis where a constant condition holds."""
-    x, chosen = call.input(0), call.constant(1, "condition")
-    if chosen is None or chosen.ndim != 1:
-        raise call.unsupported("lacks its condition")
-    flat = "axis" not in call.attrs
-    rows = reshape(x, (x.size,)) if flat else x
-    along = 0 if flat else call.axis(call.integer("axis", 0), x.rank)
-    kept = np.flatnonzero(chosen[: rows.shape[along]])
-    indices = constant(kept.astype(np.int64))
-    shape = (*rows.shape[:along], len(kept), *rows.shape[along + 1 :])
-
-    def to(position: tuple[Index, ...]) -> list[Index]:
-        picked = loaded(indices, (position[along],), rows.shape[along])
-        return [*position[:along], picked, *position[along + 1 :]]
-
-    return view(rows, shape, to)
 
 
 def _reverse_sequence(call: OperatorCall) -> Tensor:
@@ -252,18 +231,40 @@ def _max_unpool(call: OperatorCall) -> Tensor:
     return Tensor(shape, x.dtype, Reduce("sum", (count,), written(axes(shape))))
 
 
+def _col2im(call: OperatorCall) -> Tensor:
+    """Add columns of blocks up to the image that they were taken from."""
+    x, size, block = call.input(0), *(call.constant_ints(i, "sizes") or () for i in (1, 2))
+    rank, taps = len(size), prod(block)
+    steps, gaps = call.ints("strides", (1,) * rank), call.ints("dilations", (1,) * rank)
+    pads = call.ints("pads", (0,) * (2 * rank))
+    if not rank or {len(block), len(steps), len(gaps), len(pads) // 2} != {rank} or min(
+        *size, *block, *steps, *gaps) < 1:  # fmt: skip
+        raise call.bad_shape(f"puts blocks of {list(block)} into images of {list(size)}")
+    counts = tuple(
+        (n + pads[i] + pads[i + rank] - gaps[i] * (k - 1) - 1) // steps[i] + 1
+        for i, (n, k) in enumerate(zip(size, block, strict=True))
+    )
+    if x.rank != 3 or x.shape[1] % taps or x.shape[2] != prod(counts) or min(counts) < 1:
+        raise call.bad_shape(f"needs {list(counts)} blocks of {list(block)}")
+    channels = x.shape[1] // taps
+    split = reshape(x, (x.shape[0], channels, *block, *counts))
+    shape = (x.shape[0], channels, *size)
+    here = axes(shape)
+    inner = [axis(len(shape) + i, k) for i, k in enumerate(block)]
+    offsets = [p + pads[i] - inner[i] * gaps[i] for i, p in enumerate(here[2:])]
+    places = [o // step for o, step in zip(offsets, steps, strict=True)]
+    tests = [t for p, n in zip(places, counts, strict=True) for t in (p, n - 1 - p)]
+    tests += [-(o % step) for o, step in zip(offsets, steps, strict=True)]
+    own = flatten([*here[:2], *inner, *places], split.shape)
+    value = where(tests, LoadExpr(split, choose(tests, own, Index())), 0.0)
+    return Tensor(shape, x.dtype, Reduce("sum", block, value))
+
+
 OPERATORS: tuple[Operator, ...] = (
+    Operator("Col2Im", _col2im, parameters=(1, 2), facts=GROWS, remark="with constant sizes"),
     Operator("Gather", _gather, moves=True, limits=by_axis),
     Operator("GatherElements", _gather_elements, moves=True, limits=by_axis),
     Operator("GatherND", _gather_nd, moves=True, limits=by_row),
-    Operator(
-        "Compress",
-        _compress,
-        parameters=(1,),
-        moves=True,
-        facts=PICKS,
-        remark="by a constant condition",
-    ),
     Operator("ReverseSequence", _reverse_sequence, moves=True, limits=lengths),
     Operator(
         "OneHot", _one_hot, parameters=(1,), moves=True, facts=GROWS, remark="with a constant depth"
