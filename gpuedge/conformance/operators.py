@@ -140,7 +140,7 @@ def _moving() -> Iterator[Case]:
     yield from row("DepthToSpace", (1, 8, 3, 5), blocksize=2)
     yield from row("SpaceToDepth", (1, 3, 4, 6), blocksize=2)
     lengths = ints(1, 2, 3, 5, 4, 1, 2)
-    yield from row("Col2Im", (1, 8, 6), ints(4, 5), ints(2, 2), constant=[1, 2],
+    yield from row("Col2Im", (1, 8, 9), ints(4, 5), ints(2, 2), constant=[1, 2],
                    strides=(1, 2), pads=(0, 1, 0, 0))  # fmt: skip
     yield from row("BitCast", drawn((4, 9), -128, 128, "int8"), to=2)
     yield from row("ReverseSequence", MATRIX, lengths, time_axis=0, batch_axis=1)
@@ -186,7 +186,7 @@ def _sums() -> Iterator[Case]:
     for name, equation, shapes in EQUATIONS:
         yield from row("Einsum", *shapes, name=name, equation=equation)
     for size in (2, 3):
-        yield from row("Det", drawn((5, size, size), -9, 10, "float32"))
+        yield from row("Det", (5, size, size), data=BOTH)
     named: dict[str, dict[str, Any]] = {
         "": {},
         "inverse": {"inverse": 1},
