@@ -645,7 +645,7 @@ class CpuExecutor:
                 return self._shared_out(segment)
             except ModelError as error:
                 nodes = ", ".join(node.name or node.op for node in segment.nodes[:8])
-                error.known = f"{self.kernel}, nodes {nodes}"
+                error.known = error.known or f"{self.kernel}, nodes {nodes}"
                 refused = error
         whys = {id(n): why for n in segment.nodes if (why := _unknown(n, segment)) is not None}
         if refused is not None and (whys or not self._may_change):
