@@ -12,6 +12,7 @@ from gpuedge.opset import (
     conv,
     elementwise,
     gather,
+    grams,
     linalg,
     logic,
     matmul,
@@ -49,6 +50,7 @@ FAMILIES = (
     picking,
     signal,
     linalg,
+    grams,
 )
 
 OPERATORS: dict[str, Operator] = {

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import gpuedge
 from gpuedge.core.errors import UnsupportedOpError
@@ -174,6 +175,27 @@ def moved() -> Iterator[tuple[str, Any, Any, Any]]:
                          pads=[0, 1, 0, 0]), [image], [0.0]  # fmt: skip
 
 
+def counted() -> Iterator[tuple[str, Any, Any, Any]]:
+    """Sequences in rows; ONNX's reference counts them, but takes weights of other columns."""
+    grams: dict[str, Any] = {
+        "pool_int64s": [2, 3, 1, 0, 1, 2, 2, 3, 1, 1, 2, 1], "ngram_counts": [0, 3, 9],
+        "ngram_indexes": [0, 1, 2, 3, 5, 4, 6], "max_gram_length": 3,
+    }  # fmt: skip
+    weights = np.array([0.5, 2.0, 1.5, 0.25, 4.0, 8.0, 3.0])
+    rows = RNG.integers(0, 4, (3, 17))
+    for mode, least, skips in (("TF", 1, 0), ("TF", 2, 3), ("IDF", 1, 2), ("TFIDF", 1, 1)):
+        for given in (rows, rows[0].astype(np.int32)):
+            attrs: dict[str, Any] = {"min_gram_length": least, "max_skip_count": skips, **grams}
+            model, feeds = model_of(node("TfIdfVectorizer", given, mode="TF", **attrs))
+            times: Any = ReferenceEvaluator(model).run(None, feeds)
+            times = times[0]
+            value = np.minimum(times, 1) if mode == "IDF" else times
+            if mode != "TF":
+                value = value * weights[np.argsort(grams["ngram_indexes"])]
+            made = node("TfIdfVectorizer", given, mode=mode, weights=list(weights), **attrs)
+            yield f"TfIdfVectorizer {mode} {least} {skips}", made, [value], [0.0]
+
+
 CONSTANT = {"DFT": (1, 2), "STFT": (1, 3), "CumProd": (1,), "Col2Im": (1, 2)}
 
 
@@ -199,7 +221,7 @@ def model_of(given: dict[str, Any]) -> tuple[onnx.ModelProto, dict[str, Any]]:
 
 def main(device: str) -> None:
     rows: list[dict[str, Any]] = []
-    for make in (dfts, stfts, sums, trained, loss, moved):
+    for make in (dfts, stfts, sums, trained, loss, moved, counted):
         for name, given, values, bounds in make():
             model, feeds = model_of(given)
             try:

@@ -12,7 +12,7 @@ from farm import FARM, answer
 pytestmark = pytest.mark.driver
 CHILD = Path(__file__).with_name("more_operators_child.py")
 
-CASES = 54
+CASES = 62
 
 
 @pytest.mark.parametrize("name", daily.in_turn(FARM))
