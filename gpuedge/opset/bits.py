@@ -170,6 +170,7 @@ OPERATORS: tuple[Operator, ...] = (
     *(Operator(name, partial(_bitwise, formula), dtypes=INTEGERS)
       for name, formula in BITWISE.items()),
     Operator("BitwiseNot", _bitwise_not, dtypes=INTEGERS),
-    Operator("BitCast", _bit_cast, moves=True, dtypes=INTEGERS, remark="of integers of up to 32 bits"),
+    Operator("BitCast", _bit_cast, moves=True, dtypes=INTEGERS,
+             remark="of integers of up to 32 bits"),
     Operator("BitShift", _bit_shift, dtypes=INTEGERS),
 )  # fmt: skip
