@@ -140,6 +140,9 @@ def _moving() -> Iterator[Case]:
     yield from row("DepthToSpace", (1, 8, 3, 5), blocksize=2)
     yield from row("SpaceToDepth", (1, 3, 4, 6), blocksize=2)
     lengths = ints(1, 2, 3, 5, 4, 1, 2)
+    yield from row("Col2Im", (1, 8, 9), ints(4, 5), ints(2, 2), constant=[1, 2],
+                   strides=(1, 2), pads=(0, 1, 0, 0))  # fmt: skip
+    yield from row("BitCast", drawn((4, 9), -128, 128, "int8"), to=2)
     yield from row("ReverseSequence", MATRIX, lengths, time_axis=0, batch_axis=1)
     yield from row("GatherElements", MATRIX, drawn(MATRIX, -7, 7, "int64"), axis=1)
     yield from row("GatherND", MATRIX, np.stack([rows, some], 1))
@@ -178,6 +181,37 @@ def _picked() -> Iterator[Case]:
                    drawn((5, 3, 3, 3), -128, 128, "int8"), POINT)  # fmt: skip
 
 
+def _sums() -> Iterator[Case]:
+    """Products that are exact of small integers: sines and cosines of quarters are 0 and 1."""
+    small: Draw = lambda rng, *_: rng.integers(-2, 3, (4, 9)).astype(np.float32)  # noqa: E731
+    flags: tuple[dict[str, Any], ...] = ({}, {"exclusive": 1}, {"reverse": 1})
+    for how in flags:
+        yield from row("CumProd", small, np.int64(1), constant=[1], name="".join(how), **how)
+    for name, equation, shapes in EQUATIONS:
+        yield from row("Einsum", *shapes, name=name, equation=equation)
+    for size in (2, 3):
+        yield from row("Det", (5, size, size), data=BOTH)
+    named: dict[str, dict[str, Any]] = {
+        "": {},
+        "inverse": {"inverse": 1},
+        "onesided": {"onesided": 1},
+    }
+    for name, how in named.items():
+        parts = 1 if name == "onesided" else 2
+        yield from row("DFT", drawn((2, 4, 3, parts), -99, 100, "float32"), np.int64(4),
+                       np.int64(1), constant=[1, 2], name=name, **how)  # fmt: skip
+    yield from row("STFT", drawn((2, 21, 1), -99, 100, "float32"), np.int64(3), floats(1, 2, 2, 1),
+                   np.int64(4), constant=[1, 3])  # fmt: skip
+
+
+EQUATIONS: tuple[tuple[str, str, tuple[Shape, ...]], ...] = (
+    ("matrices", "bij,bjk->bik", ((3, 4, 5), (3, 5, 7))),
+    ("diagonal", "...ii->...i", ((3, 5, 5),)),
+    ("three", "ij,kj,k->i", ((4, 5), (6, 5), (6,))),
+    ("outer", "i,j->ji", ((5,), (7,))),
+)
+
+
 def _rounding() -> Iterator[Case]:
     for onnx, ends in ANGLES.items():
         draw: Draw = lambda rng, *_, ends=ends: spread(rng, ends[0], ends[1], 301)  # noqa: E731
@@ -201,5 +235,5 @@ def _rounding() -> Iterator[Case]:
 
 def cases(scale: int) -> Iterator[Case]:
     """Yield the cases, the same for every `scale`."""
-    for family in (_bits, _moving, _picked, _rounding):
+    for family in (_bits, _moving, _picked, _sums, _rounding):
         yield from family()

@@ -47,6 +47,14 @@ def rounded(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         return array.astype(dtype)
 
 
+def is_numpys(dtype: str) -> bool:
+    """Tell whether numpy itself has a dtype; bfloat16 and others come with ml_dtypes."""
+    try:
+        return np.dtype(dtype).isbuiltin != 2
+    except TypeError:
+        return False
+
+
 def require_exact(
     what: str, array: npt.NDArray[Any], device: str, most: int | None = None, dtype: str = ""
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import weakref
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gpuedge.core.dtypes import is_numpys
 from gpuedge.core.errors import (
     ClosedError,
     InputError,
@@ -30,12 +31,14 @@ from gpuedge.executors.products import moved, products
 from gpuedge.executors.resident import Residents
 from gpuedge.executors.timing import times_of
 from gpuedge.graph import schema
-from gpuedge.graph.expand import differs, expand, outside, program
+from gpuedge.graph.expand import differs, expand, is_known, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.offenders import refusal
-from gpuedge.graph.partition import outputs_of, partition
+from gpuedge.graph.partition import outputs_of, part, partition
 from gpuedge.graph.reader import is_keeping
+from gpuedge.graph.reference import Reference
 from gpuedge.graph.shaped import Serialised, ShapedModel
+from gpuedge.graph.writer import reads
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.tensor import Convolution, Pooling, Tensor
 from gpuedge.safety.deadline import keep
@@ -43,6 +46,8 @@ from gpuedge.safety.interrupts import is_of_handler
 from gpuedge.safety.packages import command, needed
 
 Engine = Literal["onnxruntime", "numpy"]
+REFERENCE = "onnx.reference"
+"""What computes nodes that neither ONNX Runtime nor our descriptions know."""
 Names = Sequence[str]
 SOUGHT = "gpu_graph_id", "0"
 """What ONNX Runtime (seen with 1.32.0) looks for in each bound run, with an exception of 25
@@ -79,28 +84,23 @@ def _rows(graph: Graph, kernel: str) -> tuple[PlacementRow, ...]:
     )
 
 
-class _NumpyExecutable:
-    """Computes a graph in numpy, as the descriptions of its operators say."""
+class _OneStepExecutable:
+    """Computes a graph on numpy arrays in one step."""
 
-    def __init__(self, graph: Graph, kernel: str, threads: int = 1) -> None:
-        values = program(graph)
-        tensors = {name: values.get(name) or outside(name, graph) for name in graph.outputs}
-        self._outputs: dict[str, Tensor] = {n: t for n, t in tensors.items() if t is not None}
+    def __init__(self, graph: Graph, kernel: str) -> None:
+        self._kernel = kernel
         self._inputs = graph.inputs
         self._closed = False
         self.rows: tuple[PlacementRow, ...] = _rows(graph, kernel)
-        only = [*self._outputs.values()] if len(graph.outputs) == 1 else []
-        self.blocks = blocks_of(only[0], threads) if only else None
+
+    def _computed(self, given: dict[str, Array]) -> dict[str, Array]:
+        raise NotImplementedError
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         if self._closed:
             raise ClosedError("The executable was closed before this call.")
         try:
-            given = {name: inputs[name] for name in self._inputs}
-            if self.blocks is not None:
-                return dict.fromkeys(self._outputs, self.blocks.run(given))
-            values = evaluate(list(self._outputs.values()), given)
-            return {name: v.copy() for name, v in zip(self._outputs, values, strict=True)}
+            return self._computed({name: inputs[name] for name in self._inputs})
         except MemoryError as error:
             raise OutOfMemoryError(f"The CPU ran out of memory: {error}") from error
 
@@ -111,12 +111,61 @@ class _NumpyExecutable:
         spent = perf_counter_ns() - start
         nodes = tuple(name for row in self.rows for name in row.nodes)
         ops = tuple(name for row in self.rows for name in row.ops)
-        row = PlacementRow(nodes, ops, "cpu", "numpy")
+        row = PlacementRow(nodes, ops, "cpu", self._kernel)
         arrays = [inputs[name] for name in self._inputs] + list(results.values())
         return results, [StepTime(row, start, spent, sum(a.nbytes for a in arrays))]
 
     def close(self) -> None:
-        self._outputs, self.blocks, self._closed = {}, None, True
+        self._closed = True
+
+
+class _ReferenceExecutable(_OneStepExecutable):
+    """Computes a graph in ONNX's reference evaluator. Raises UnsupportedOpError (GE-501)."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph, REFERENCE)
+        self._types = graph.types
+        self._reference = Reference(graph)
+
+    def _computed(self, given: dict[str, Array]) -> dict[str, Array]:
+        results = self._reference.run(given)
+        return {name: self._typed(name, array) for name, array in results.items()}
+
+    def _typed(self, name: str, array: Array) -> Array:
+        """Return a result as the graph has it: text as objects, no axis of a scalar's own."""
+        kind = self._types.get(name)
+        if array.dtype.kind in "US":
+            array = array.astype(object)
+        if kind is None:
+            return array
+        if array.dtype != kind.dtype or array.size != kind.size:
+            raise UnsupportedOpError(
+                f"ONNX's reference evaluator makes {array.dtype}{list(array.shape)} of {name}, "
+                f"which is to be {kind}."
+            )
+        return array.reshape(kind.shape)
+
+
+class _NumpyExecutable(_OneStepExecutable):
+    """Computes a graph in numpy, as the descriptions of its operators say."""
+
+    def __init__(self, graph: Graph, kernel: str, threads: int = 1) -> None:
+        super().__init__(graph, kernel)
+        values = program(graph)
+        tensors = {name: values.get(name) or outside(name, graph) for name in graph.outputs}
+        self._outputs: dict[str, Tensor] = {n: t for n, t in tensors.items() if t is not None}
+        only = [*self._outputs.values()] if len(graph.outputs) == 1 else []
+        self.blocks = blocks_of(only[0], threads) if only else None
+
+    def _computed(self, given: dict[str, Array]) -> dict[str, Array]:
+        if self.blocks is not None:
+            return dict.fromkeys(self._outputs, self.blocks.run(given))
+        values = evaluate(list(self._outputs.values()), given)
+        return {name: v.copy() for name, v in zip(self._outputs, values, strict=True)}
+
+    def close(self) -> None:
+        super().close()
+        self._outputs, self.blocks = {}, None
 
 
 def _for_ort(graph: Graph) -> Graph:
@@ -326,7 +375,7 @@ class _OrtExecutable:
 
 
 class _PartsExecutable:
-    """Runs a graph in parts, one after another, some by ONNX Runtime and some by numpy."""
+    """Runs a graph in parts, one after another, each by one of the engines."""
 
     def __init__(self, graph: Graph, parts: Sequence[tuple[Graph, Executable]]) -> None:
         self._graph, self._parts = graph, parts
@@ -352,9 +401,9 @@ class _PartsExecutable:
         run: Callable[[Executable, Mapping[str, Array]], dict[str, Array]],
     ) -> dict[str, Array]:  # fmt: skip
         values: dict[str, Array] = dict(inputs)
-        for part, executable in self._parts:
+        for graph, executable in self._parts:
             self._under_way = executable
-            values |= run(executable, {name: values[name] for name in part.inputs})
+            values |= run(executable, {name: values[name] for name in graph.inputs})
         return outputs_of(self._graph, values)
 
     def cancel(self) -> None:
@@ -449,8 +498,11 @@ def _kernel() -> str:
     return f"onnxruntime {the_runtime().__version__}"
 
 
-NO_KERNEL = re.compile(r"implementation for (\w+)\(|(\w+)\(-?\d+\) is not a registered function/op")
-"""What ONNX Runtime says of an operator that it has no kernel for, or has never heard of."""
+NO_KERNEL = re.compile(r"(?:implementation for |Fatal error: (?:[\w.]+:)?)(\w+)\(")
+"""What ONNX Runtime says of an operator that it has no kernel for, or does not know."""
+
+NO_START = "Exception during initialization"
+"""What it says where a kernel cannot be made: of attributes, or of what this machine lacks."""
 
 NO_MEMORY = ("Failed to allocate memory", "bad allocation", "std::bad_alloc")
 """What ONNX Runtime says where memory is short."""
@@ -472,6 +524,29 @@ def _unknown(node: Node, graph: Graph) -> str | None:
     except (UnsupportedOpError, ShapeError) as error:
         return error.what
     return None
+
+
+def _other(node: Node, graph: Graph) -> str:
+    """Return what computes a node that is not for ONNX Runtime."""
+    return "numpy" if _unknown(node, graph) is None else REFERENCE
+
+
+def _keep_inside(graph: Graph, engines: dict[int, str]) -> None:
+    """Give nodes to the reference so that no dtype unknown to numpy enters or leaves another."""
+    kinds = {name: graph.types.get(name) for n in graph.nodes for name in (*reads(n), *n.outputs)}
+    plain = {name for name, kind in kinds.items() if kind is not None and is_numpys(kind.dtype)}
+    odd = kinds.keys() - plain - graph.constants.keys()  # of unknown types as well
+    handed = {name for name in (*graph.inputs, *graph.outputs) if name in odd and kinds[name]}
+    touching = {id(n): odd.intersection((*reads(n), *n.outputs)) for n in graph.nodes}
+    while True:
+        engines.update((k, REFERENCE) for k, names in touching.items() if names & handed)
+        more = {
+            name for key, names in touching.items() if engines.get(key) == REFERENCE
+            for name in names if name
+        } - handed  # fmt: skip
+        if not more:
+            return
+        handed |= more
 
 
 class CpuExecutor:
@@ -552,7 +627,9 @@ class CpuExecutor:
         Nodes that ONNX Runtime has no kernel for, or computes otherwise than ONNX has it, go to
         numpy (8-bit products as `gpuedge.executors.answers` found on this processor). So does all
         of it where ONNX Runtime refuses it for another reason (operator sets before 7), if numpy
-        knows every operator in it, and where there is no onnx package to write it with.
+        knows every operator in it, and where there is no onnx package to write it with. What numpy
+        does not know goes to ONNX's reference evaluator, and so do nodes that hand over dtypes that
+        ONNX Runtime has no numpy arrays of.
 
         Raises
         ------
@@ -569,7 +646,7 @@ class CpuExecutor:
                 return self._shared_out(segment)
             except ModelError as error:
                 nodes = ", ".join(node.name or node.op for node in segment.nodes[:8])
-                error.known = f"{self.kernel}, nodes {nodes}"
+                error.known = error.known or f"{self.kernel}, nodes {nodes}"
                 refused = error
         whys = {id(n): why for n in segment.nodes if (why := _unknown(n, segment)) is not None}
         if refused is not None and (whys or not self._may_change):
@@ -594,22 +671,41 @@ class CpuExecutor:
 
     def _shared_out(self, graph: Graph) -> Executable:
         """Compile for ONNX Runtime, but for nodes that are numpy's. Raises ModelError."""
-        by_numpy: set[int] = set()
+        engines: dict[int, str] = {}
         graph, wrong = self._mended(graph)
         if self._may_change:
-            by_numpy = {id(n) for n in graph.nodes if id(n) in wrong or differs(n, graph)}
+            odd = {id(n) for n in graph.nodes if id(n) in wrong or differs(n, graph)}
+            engines = {id(n): _other(n, graph) for n in graph.nodes if id(n) in odd}
+            _keep_inside(graph, engines)
         while True:
             try:
-                return self._in_parts(graph, by_numpy)
-            except UnsupportedOpError as error:
-                lacks = NO_KERNEL.search(error.what)
-                more = {
-                    id(n) for n in graph.nodes
-                    if lacks is not None and n.op in lacks.groups() and _unknown(n, graph) is None
-                } - by_numpy  # fmt: skip
-                if not more or not self._may_change:
+                return self._in_parts(graph, engines)
+            except ModelError as error:
+                left = [n for n in graph.nodes if id(n) not in engines]
+                lacking = self._lacking(error, left, graph) if self._may_change else []
+                if not lacking:
                     raise
-                by_numpy |= more
+                engines.update((id(n), _other(n, graph)) for n in lacking)
+                _keep_inside(graph, engines)
+
+    def _lacking(self, error: ModelError, nodes: Sequence[Node], graph: Graph) -> list[Node]:
+        """Return the nodes that an error of ONNX Runtime's is about, if it has no kernel for them.
+
+        It names operators that others are made of, and none where a kernel cannot be made.
+        """
+        lacks = NO_KERNEL.search(error.what)
+        named = [n for n in nodes if lacks is not None and n.op == lacks[1]]
+        if named or (lacks is None and NO_START not in error.what):
+            return named
+        nodes = [n for n in nodes if lacks is not None or not is_known(n)]
+        return [n for n in nodes if self._is_refused(n, graph)]
+
+    def _is_refused(self, node: Node, graph: Graph) -> bool:
+        try:
+            self._written(part(graph, [node]))
+        except ModelError as error:
+            return NO_START in error.what or NO_KERNEL.search(error.what) is not None
+        return False
 
     def _mended(self, graph: Graph) -> tuple[Graph, frozenset[int]]:
         """Return a graph whose 8-bit products come out right, but for nodes that are numpy's."""
@@ -629,19 +725,17 @@ class CpuExecutor:
                 )
         return graph, left
 
-    def _in_parts(self, graph: Graph, by_numpy: Container[int]) -> Executable:
-        parts = partition(graph, lambda n: "numpy" if id(n) in by_numpy else "onnxruntime")
-        if len(parts) < 2:
-            is_numpy = bool(graph.nodes) and all(id(n) in by_numpy for n in graph.nodes)
-            return _NumpyExecutable(graph, "numpy") if is_numpy else self._written(graph)
-        parts_made: list[tuple[Graph, Executable]] = []
-        for part in parts:
-            is_numpy = part.device == "numpy"
-            executable = (
-                _NumpyExecutable(part.graph, "numpy") if is_numpy else self._written(part.graph)
-            )
-            parts_made.append((part.graph, executable))
-        return _PartsExecutable(graph, parts_made)
+    def _in_parts(self, graph: Graph, engines: Mapping[int, str]) -> Executable:
+        parts = partition(graph, lambda n: engines.get(id(n), "onnxruntime"))
+        made = [(each.graph, self._made(each.graph, each.device)) for each in parts]
+        if len(made) > 1:
+            return _PartsExecutable(graph, made)
+        return made[0][1] if made else self._written(graph)
+
+    def _made(self, graph: Graph, engine: str) -> Executable:
+        if engine == REFERENCE:
+            return _ReferenceExecutable(graph)
+        return _NumpyExecutable(graph, "numpy") if engine == "numpy" else self._written(graph)
 
     def _written(self, graph: Graph) -> Executable:
         from gpuedge.graph.writer import to_bytes

@@ -14,7 +14,7 @@ from gpuedge.graph.ir import OPSET, Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_ELEMENTS
 from gpuedge.opset.call import node_label
 
-NEWER = {"Swish": 24}
+NEWER = {"Swish": 24, "BitCast": 26, "CumProd": 26}
 """Known operators that came after `OPSET`; using one raises the graph's operator set."""
 
 

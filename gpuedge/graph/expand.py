@@ -138,7 +138,9 @@ def _outputs(
         if is_half:
             halve(node.op, outputs, call.inputs)
         return outputs
-    inner = body(node, graph)
+    given = zip(call.names, call.inputs, strict=True)
+    types = {n: TensorType(x.dtype, x.shape) for n, x in given if x is not None}
+    inner = body(node, replace(graph, types={**graph.types, **types}))  # of a body's own as well
     if inner is None:
         why = why_open(node, graph)
         if why is not None:

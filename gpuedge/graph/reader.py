@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuedge.core.dtypes import is_numpys
 from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedOpError
 from gpuedge.core.text import MOST_LISTED, plain, shown
 from gpuedge.graph import division, fold, parse, schema
@@ -138,12 +139,15 @@ def _is_settled(graph: onnx.GraphProto) -> bool:
 
     Not where `gpuedge.executors.cpu` writes nodes otherwise or gives them to numpy because of its
     mistakes, where parts are written in integers, where an output is an input or a weight, where a
-    kernel or matrix is or may be empty (it hangs on some of these), nor where sizes have to be
-    inferred to keep within `gpuedge.graph.limits`.
+    kernel or matrix is or may be empty (it hangs on some of these), where what enters or leaves is
+    of a dtype that it has no numpy arrays of, nor where sizes have to be inferred to keep within
+    `gpuedge.graph.limits`.
     """
-    if any(0 in tensor.dims and len(tensor.dims) > 1 for tensor in graph.initializer):
+    elements = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+    are_held = all(is_numpys(schema.dtype_name(element)) for element in elements if element)
+    if not are_held or holds_quantised(graph):
         return False
-    if holds_quantised(graph):
+    if any(0 in tensor.dims and len(tensor.dims) > 1 for tensor in graph.initializer):
         return False
     results: set[str] = set()
     for node in graph.node:

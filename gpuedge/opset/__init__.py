@@ -13,6 +13,8 @@ from gpuedge.opset import (
     conv,
     elementwise,
     gather,
+    grams,
+    linalg,
     logic,
     matmul,
     nbits,
@@ -27,9 +29,10 @@ from gpuedge.opset import (
     scan,
     scatter,
     shape,
+    signal,
     views,
 )
-from gpuedge.opset.operator import GROWS, PICKS, RANDOM, Facts, Function, Operator
+from gpuedge.opset.operator import GROWS, RANDOM, Facts, Function, Operator
 
 FAMILIES = (
     elementwise,
@@ -53,6 +56,9 @@ FAMILIES = (
     picking,
     attention,
     recurrent,
+    signal,
+    linalg,
+    grams,
 )
 
 OPERATORS: dict[str, Operator] = {
@@ -63,17 +69,11 @@ OPERATORS: dict[str, Operator] = {
 UNDESCRIBED: dict[str, Facts] = {
     "AffineGrid": GROWS,
     "Bernoulli": Facts(grows=True, is_random=True),
-    "BlackmanWindow": GROWS,
-    "Col2Im": GROWS,
-    "HammingWindow": GROWS,
-    "HannWindow": GROWS,
-    "MelWeightMatrix": GROWS,
     "Multinomial": Facts(grows=True, is_random=True),
     "RandomNormal": Facts(grows=True, is_random=True),
     "RandomNormalLike": RANDOM,
     "RandomUniform": Facts(grows=True, is_random=True),
     "RandomUniformLike": RANDOM,
-    "Unique": PICKS,
 }
 """Facts of operators that only ONNX Runtime computes, where there are any."""
 

@@ -16,7 +16,7 @@ from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.digits import BASE, DIGIT_DTYPES, in_digits, of_digits
 from gpuedge.opset.elementwise import above, pick
 from gpuedge.opset.expr import Expr, apply, lift
-from gpuedge.opset.logic import broadcast_map
+from gpuedge.opset.logic import ELEMENT_TYPES, broadcast_map, converted
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.ranges import largest, limits
 from gpuedge.opset.tensor import Tensor, mapped
@@ -148,9 +148,29 @@ def _right(high: Expr, low: Expr, shift: Expr) -> tuple[Expr, Expr]:
     return pick(valid, pick(far, -sign, top), -sign), pick(valid, low, sign * (BASE - 1))
 
 
+def _bit_cast(call: OperatorCall) -> Tensor:
+    """Read integers with another sign; kernels have no bits of floats."""
+    x, wanted = call.input(0), ELEMENT_TYPES.get(call.integer("to", 0), "")
+    sizes = {name: np.dtype(name).itemsize for name in ("bool", *INTEGERS)}
+    if x.dtype == wanted:
+        return mapped(lambda v: v, x)
+    if sizes.get(x.dtype) != sizes.get(wanted) or wanted in ("", "bool", "int64", "uint64"):
+        raise call.unsupported(f"reads the bits of {x.dtype} as {wanted or 'another dtype'}")
+    if wanted not in DIGIT_DTYPES:
+        return converted(call, x, wanted)
+    digits = in_digits(x)
+    if wanted == "uint32":
+        high = mapped(lambda h: pick(above(0.0, h), h + BASE, h), digits.high)
+    else:
+        high = mapped(lambda h: pick(above(BASE / 2, h), h, h - BASE), digits.high)
+    return of_digits(high, digits.low, wanted)
+
+
 OPERATORS: tuple[Operator, ...] = (
     *(Operator(name, partial(_bitwise, formula), dtypes=INTEGERS)
       for name, formula in BITWISE.items()),
     Operator("BitwiseNot", _bitwise_not, dtypes=INTEGERS),
+    Operator("BitCast", _bit_cast, moves=True, dtypes=INTEGERS,
+             remark="of integers of up to 32 bits"),
     Operator("BitShift", _bit_shift, dtypes=INTEGERS),
 )  # fmt: skip

@@ -21,6 +21,9 @@ from gpuedge.opset.operator import Function, Operator
 from gpuedge.opset.ranges import Spans, largest, limits, span
 from gpuedge.opset.tensor import Map, Tensor, mapped, reshape
 
+SHORTS = tuple(dtype for dtype in SMALL if dtype not in BYTES)
+"""Integers of which products leave 2^24."""
+
 EXP_LIMIT = 88.0
 """exp() of more than 88.7 overflows float32. By then sigmoid is as flat as float32 can tell."""
 
@@ -101,8 +104,18 @@ def _logistic(x: Expr) -> Expr:
     return keep_nan(1.0 / (1.0 + exp(-_clamp(x, -EXP_LIMIT, EXP_LIMIT))), x)
 
 
+def _tanh(x: Expr) -> Expr:
+    """Below 1/8, where drivers lose digits, the Taylor series (next term 62/2835 x^9 < 2^-30 x)."""
+    s = x * x
+    series = x * (1.0 - s * (1 / 3 - s * (2 / 15 - s * (17 / 315))))
+    return keep_nan(pick(above(magnitude(x), 0.125), tanh(x), series), x)
+
+
 def _softplus(x: Expr) -> Expr:
-    return larger(x, 0.0) + log(1.0 + exp(-magnitude(x)))
+    """Below 2^-5, of which 1 + e keeps few digits, the series of log(1 + e) (e^5 / 6 < 2^-27)."""
+    e = exp(-magnitude(x))
+    series = e * (1.0 - e * (1 / 2 - e * (1 / 3 - e * (1 / 4 - e * (1 / 5)))))
+    return larger(x, 0.0) + pick(above(e, 2.0**-5), log(1.0 + e), series)
 
 
 def _tail(x: Expr, alpha: float, scale: float = 1.0) -> Expr:
@@ -278,7 +291,7 @@ ROWS: tuple[Row, ...] = (
         numbers={"alpha": 0.2, "beta": 0.5}),
     Row("HardSwish", "hard_swish", lambda x: x * _clamp(x * (1 / 6) + 0.5, 0.0, 1.0),
         "`x * clip(x / 6 + 0.5, 0, 1)`", "2e-7 * max(1, abs(x))", (-8, 8)),
-    Row("Tanh", "tanh", lambda x: keep_nan(tanh(x), x), "Hyperbolic tangent",
+    Row("Tanh", "tanh", _tanh, "Hyperbolic tangent",
         "1e-5 absolute (Vulkan specification: sinh / cosh)", (-30, 30), (-4, 4)),
     Row("Softplus", "softplus", _softplus, "`log(1 + exp(x))`",
         "2e-6 absolute plus 1e-6 relative", (-100, 100), (-8, 8)),
@@ -404,8 +417,28 @@ def _bound(call: OperatorCall, index: int, name: str, extreme: float) -> float |
 
 BY_NAME = {row.op: row for row in ROWS}
 
+
+def _mul_node(call: OperatorCall) -> Tensor:
+    """Multiply 16 bits by 8 at a time, so that nothing leaves 2^24."""
+    a, b = call.input(0), call.input(1)
+    if a.dtype not in SHORTS or b.dtype != a.dtype:
+        return BY_NAME["Mul"].build(call)
+    wide = "int32"
+    high = mapped(lambda v: apply("floor", v * (1 / 256)), a, dtype=wide)
+    low = mapped(lambda v, h: v - 256.0 * h, a, high, dtype=wide)
+    high.span, low.span = (-128.0, 255.0), (0.0, 255.0)
+    try:
+        over = mapped(lambda h, v: h * v, high, b, dtype=wide)
+        rest = mapped(lambda o: o - 256.0 * apply("floor", o * (1 / 256)), over, dtype=wide)
+        rest.span = 0.0, 255.0
+        return wrapped(call, mapped(lambda r, n, v: 256.0 * r + n * v, rest, low, b, dtype=a.dtype))
+    except ValueError:
+        raise _no_fit(call) from None
+
+
 OPERATORS: tuple[Operator, ...] = (
-    *(row.operator() for row in ROWS if row.op not in {"Selu", "PRelu", "Div", "Pow"}),
+    *(row.operator() for row in ROWS if row.op not in {"Selu", "PRelu", "Mul", "Div", "Pow"}),
+    Operator("Mul", _mul_node, dtypes=INTEGERS),
     Operator("Div", _div, dtypes=INTEGERS, limits=divisor),
     Operator("Pow", _pow, dtypes=INTEGERS, others=(1,)),
     Operator("Selu", _selu_node),

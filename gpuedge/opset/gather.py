@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.elementwise import above, pick, truncated
 from gpuedge.opset.expr import Expr, Position
 from gpuedge.opset.index import Index, Loaded, choose, of
 from gpuedge.opset.limits import by_axis, by_row, lengths
 from gpuedge.opset.logic import equal
-from gpuedge.opset.operator import GROWS, INDICES, PICKS, Operator
-from gpuedge.opset.tensor import Tensor, at, computed, constant, reshape, view
+from gpuedge.opset.operator import GROWS, INDICES, Operator
+from gpuedge.opset.tensor import Tensor, at, computed, view
 
 
 def loaded(indices: Tensor, position: tuple[Index, ...], extent: int) -> Index:
@@ -81,25 +79,6 @@ def _gather_nd(call: OperatorCall) -> Tensor:
     return view(x, shape, to)
 
 
-def _compress(call: OperatorCall) -> Tensor:
-    """Keep positions along an axis where a constant condition holds."""
-    x, chosen = call.input(0), call.constant(1, "condition")
-    if chosen is None or chosen.ndim != 1:
-        raise call.unsupported("lacks its condition")
-    flat = "axis" not in call.attrs
-    rows = reshape(x, (x.size,)) if flat else x
-    along = 0 if flat else call.axis(call.integer("axis", 0), x.rank)
-    kept = np.flatnonzero(chosen[: rows.shape[along]])
-    indices = constant(kept.astype(np.int64))
-    shape = (*rows.shape[:along], len(kept), *rows.shape[along + 1 :])
-
-    def to(position: tuple[Index, ...]) -> list[Index]:
-        picked = loaded(indices, (position[along],), rows.shape[along])
-        return [*position[:along], picked, *position[along + 1 :]]
-
-    return view(rows, shape, to)
-
-
 def _reverse_sequence(call: OperatorCall) -> Tensor:
     """Turn the first elements along the axis of time round, as many as each batch has."""
     x, lengths = call.input(0), call.input(1)
@@ -140,14 +119,6 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("Gather", gathered, moves=True, limits=by_axis),
     Operator("GatherElements", _gather_elements, moves=True, limits=by_axis),
     Operator("GatherND", _gather_nd, moves=True, limits=by_row),
-    Operator(
-        "Compress",
-        _compress,
-        parameters=(1,),
-        moves=True,
-        facts=PICKS,
-        remark="by a constant condition",
-    ),
     Operator("ReverseSequence", _reverse_sequence, moves=True, limits=lengths),
     Operator(
         "OneHot", _one_hot, parameters=(1,), moves=True, facts=GROWS, remark="with a constant depth"

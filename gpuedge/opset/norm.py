@@ -15,6 +15,9 @@ from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Reduce, Tensor, constant, mapped, mean, reduced, reshape
 
+TRAINING = 14
+"""Operator set from which BatchNormalization gives running means and variances in training."""
+
 
 def _softmax(call: OperatorCall) -> Tensor:
     x = call.input(0)
@@ -51,12 +54,12 @@ def _normalised(rows: Tensor, is_log: bool) -> Tensor:
     return mapped(lambda x, m, s: apply("exp", x - m) / s, rows, peak, total)
 
 
-def _batch_norm(call: OperatorCall) -> Tensor:
+def _batch_norm(call: OperatorCall) -> Tensor | tuple[Tensor, ...]:
     x = call.input(0)
-    training = call.integer("training_mode", 0)
+    is_training = bool(call.integer("training_mode", 0))
     old = call.version < 7 and not call.integer("is_test", 0)
-    if training or any(call.outputs[1:]) or old:
-        raise call.unsupported("is in training mode")
+    if old or (call.version < TRAINING and any(call.outputs[1:])):
+        raise call.unsupported("is in training mode, as operator sets before 14 had it")
     if call.version < 9 and not call.integer("spatial", 1):
         raise call.unsupported("normalises every position by itself (spatial=0)")
     if x.rank < 2:
@@ -65,6 +68,8 @@ def _batch_norm(call: OperatorCall) -> Tensor:
         if call.shape(index) != (x.shape[1],):
             raise call.bad_shape(f"needs parameters of shape [{x.shape[1]}]")
     epsilon = call.number("epsilon", 1e-5)
+    if is_training:
+        return _trained(call, x, epsilon)
     column = (x.shape[1],) + (1,) * (x.rank - 2)
     parameters = [call.input(i) for i in range(1, 5)]
     arrays = [p.array for p in parameters]
@@ -81,6 +86,24 @@ def _batch_norm(call: OperatorCall) -> Tensor:
     b = constant(rest.astype(np.float32).reshape(column))
     scaled = mapped(lambda x, a: x * a, x, a)
     return mapped(lambda x, b: x + b, scaled, b)
+
+
+def _trained(call: OperatorCall, x: Tensor, epsilon: float) -> tuple[Tensor, ...]:
+    """Normalise by mean and variance of the batch; return the running ones, moved on, as well."""
+    keeping = call.number("momentum", 0.9)
+    along = tuple(i for i in range(x.rank) if i != 1)
+    scale, shift = (deep.column(call.input(i), x.rank) for i in (1, 2))
+    centred, inverse, middle = _standardised(x, along, epsilon)
+    factor = mapped(lambda i, s: i * s, inverse, scale)
+    result = mapped(lambda c, a, b: c * a + b, centred, factor, shift)
+    variance = mean(mapped(lambda c: c * c, centred), along)
+    moved = (
+        mapped(
+            lambda r, n: r * keeping + n * (1.0 - keeping), call.input(i), reshape(new, (new.size,))
+        )
+        for i, new in ((3, middle), (4, variance))
+    )
+    return result, *moved
 
 
 def _layer_norm(call: OperatorCall) -> Tensor | tuple[Tensor, ...]:
@@ -167,7 +190,7 @@ def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
 OPERATORS: tuple[Operator, ...] = (
     Operator("Softmax", _softmax),
     Operator("LogSoftmax", _softmax),
-    Operator("BatchNormalization", _batch_norm, remark="as in inference"),
+    Operator("BatchNormalization", _batch_norm, remark="in training from operator set 14 on"),
     Operator("LayerNormalization", _layer_norm),
     Operator("InstanceNormalization", _instance_norm),
     Operator("LpNormalization", _lp_normalization),

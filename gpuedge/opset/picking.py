@@ -5,14 +5,14 @@ A device computes them at their longest, and how long they are; the host leaves 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
 
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.elementwise import above, larger, pick, smaller
-from gpuedge.opset.expr import Expr, LoadExpr, Position, where
+from gpuedge.opset.expr import Expr, LoadExpr, Position, apply, where
 from gpuedge.opset.index import Index, Loaded, axes, axis, flatten, of, unflatten
 from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import ANY, PICKS, Operator
@@ -20,6 +20,7 @@ from gpuedge.opset.reduce import ranked
 from gpuedge.opset.scan import running_sum
 from gpuedge.opset.sorting import upper_bound
 from gpuedge.opset.tensor import (
+    Combine,
     Length,
     Reduce,
     Shape,
@@ -28,7 +29,10 @@ from gpuedge.opset.tensor import (
     computed,
     constant,
     mapped,
+    reduced,
     reshape,
+    transpose,
+    view,
 )
 
 MOST_ROUNDS = 512
@@ -79,6 +83,136 @@ def _non_zero(call: OperatorCall) -> Tensor:
     result = computed((x.rank, x.size), "int64", body)
     result.length = Length(1, total)
     return result
+
+
+def _compress(call: OperatorCall) -> Tensor:
+    """Keep positions along an axis, or of the flattened tensor, where a condition holds."""
+    x, chosen = call.input(0), call.input(1)
+    if chosen.rank != 1 or chosen.dtype != "bool":
+        raise call.bad_shape("needs a row of truth values")
+    flat = "axis" not in call.attrs
+    rows = reshape(x, (x.size,)) if flat else x
+    along = 0 if flat else call.axis(call.integer("axis", 0), x.rank)
+    if chosen.array is not None:
+        kept = np.flatnonzero(chosen.array[: rows.shape[along]])
+        places, length = constant(kept.astype(np.int64)), None
+    else:
+        count = min(chosen.size, rows.shape[along])
+        first = view(chosen, (count,), lambda position: position)
+        places, total = compacted(mapped(lambda v: v, first, dtype="int64"), count)
+        length = Length(along, total)
+    shape = (*rows.shape[:along], places.size, *rows.shape[along + 1 :])
+
+    def to(position: tuple[Index, ...]) -> list[Index]:
+        place = of(Loaded(at(places, (position[along],)), 0, rows.shape[along] - 1))
+        return [*position[:along], place, *position[along + 1 :]]
+
+    result = view(rows, shape, to)
+    result.length = length
+    return result
+
+
+# --- distinct ones -------------------------------------------------------------------------------
+
+MOST_COMPARED = 4096
+"""Elements or slices that are compared with each other to find the distinct ones."""
+
+
+class _Slices:
+    """Slices along the first axis of (n, size), compared like words: by where they differ first."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        count, size = rows.shape
+        self._differ: Tensor | None = None
+        if size > 1:
+            i, j = axes((count, count))
+            step = axis(2, size)
+            same = _same(at(rows, (i, step)), at(rows, (j, step)))
+            place = pick(same, float(size), Position(step))
+            self._differ = Tensor((count, count), "int64", Reduce("min", (size,), place))
+            self._differ.span = 0.0, float(size)
+
+    def _ends(self, i: Index, j: Index) -> tuple[Expr, Expr]:
+        place = Index()
+        if self._differ is not None:
+            place = of(Loaded(at(self._differ, (i, j)), 0, self.rows.shape[1] - 1))
+        return at(self.rows, (i, place)), at(self.rows, (j, place))
+
+    def same(self, i: Index, j: Index) -> Expr:
+        """1 where two of them are the same, else 0."""
+        return _same(*self._ends(i, j))
+
+    def before(self, i: Index, j: Index) -> Expr:
+        """1 where the first is less than the second, else 0; NaN is more than any number."""
+        a, b = self._ends(i, j)
+        return larger(above(b, a), apply("none", b) * (1.0 - apply("none", a)))
+
+
+def _same(a: Expr, b: Expr) -> Expr:
+    return larger(equal(a, b), apply("none", a) * apply("none", b))
+
+
+def _counted(
+    count: int, most: float, combine: Combine, body: Callable[[Index, Index], Expr]
+) -> Tensor:
+    """Return for each of `count` what `body` makes of it and all others, combined."""
+    total = Tensor(
+        (count,), "int64", Reduce(combine, (count,), body(axis(0, count), axis(1, count)))
+    )
+    total.span = 0.0, most
+    return total
+
+
+def _unique(call: OperatorCall) -> tuple[Tensor, ...]:
+    """Find what occurs first, and the place of every slice among these.
+
+    All are compared with all: exact, and the same on every level.
+    """
+    x = call.input(0)
+    flat = "axis" not in call.attrs
+    along = 0 if flat else call.axis(call.integer("axis", 0), x.rank)
+    turned = reshape(x, (x.size,)) if flat else x
+    order = [along, *(i for i in range(turned.rank) if i != along)]
+    count = turned.shape[along]
+    if not x.size:
+        raise call.unsupported("looks for distinct elements of nothing")
+    if count > MOST_COMPARED:
+        raise call.unsupported(f"compares {count} with each other; the most is {MOST_COMPARED}")
+    slices = _Slices(reshape(transpose(turned, order), (count, x.size // count)))
+    most = float(count)
+
+    def of_row(tensor: Tensor, i: Index) -> Expr:
+        return at(tensor, (i,))
+
+    first = _counted(count, most, "min", lambda i, j: pick(slices.same(i, j), Position(j), most))
+    is_first = mapped(
+        equal, first, computed((count,), "int64", lambda p: Position(p[0])),
+        dtype="int64",
+    )  # fmt: skip
+    if call.integer("sorted", 1):
+        place = _counted(count, most, "sum",
+                         lambda i, j: of_row(is_first, j) * slices.before(j, i))  # fmt: skip
+    else:
+        place = _counted(count, most, "sum", lambda i, j: of_row(is_first, j) * above(
+            of_row(first, i), Position(j)))  # fmt: skip
+    found = _counted(count, most - 1, "max", lambda i, j: pick(
+        of_row(is_first, j) * equal(of_row(place, j), Position(i)), Position(j), 0.0))  # fmt: skip
+    each = _counted(count, most, "sum", slices.same)
+
+    def at_found(p: tuple[Index, ...], axis: int) -> Index:
+        return of(Loaded(at(found, (p[axis],)), 0, count - 1))
+
+    distinct = view(turned, turned.shape,
+                    lambda p: [*p[:along], at_found(p, along), *p[along + 1 :]])  # fmt: skip
+    times = view(each, (count,), lambda p: [at_found(p, 0)])
+    times.span = 0.0, most
+    total = reduced("sum", is_first, (0,))
+    total.span = 0.0, most
+    distinct.length = Length(along, total)
+    for one in (found, times):
+        one.length = Length(0, total)
+    return (distinct, found, place, times)[: len(call.outputs)]
 
 
 # --- boxes ---------------------------------------------------------------------------------------
@@ -205,6 +339,10 @@ def _listed(gone: Tensor, last: Tensor, order: Tensor, rounds: int) -> Tensor:
 
 
 OPERATORS: tuple[Operator, ...] = (
+    Operator("Compress", _compress, moves=True, facts=PICKS,
+             remark="read place by place only, unless the condition is constant"),
+    Operator("Unique", _unique, dtypes=ANY, facts=PICKS,
+             remark=f"read place by place only; up to {MOST_COMPARED} elements or slices"),
     Operator("NonZero", _non_zero, dtypes=ANY, remark="read place by place only",
              facts=PICKS),
     Operator("NonMaxSuppression", _suppress, parameters=(2,),

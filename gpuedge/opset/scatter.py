@@ -268,10 +268,40 @@ def _max_unpool(call: OperatorCall) -> Tensor:
     return Tensor(shape, x.dtype, Reduce("sum", (count,), written(axes(shape))))
 
 
+def _col2im(call: OperatorCall) -> Tensor:
+    """Add columns of blocks up to the image that they were taken from."""
+    x, size, block = call.input(0), *(call.constant_ints(i, "sizes") or () for i in (1, 2))
+    rank, taps = len(size), prod(block)
+    steps, gaps = call.ints("strides", (1,) * rank), call.ints("dilations", (1,) * rank)
+    pads = call.ints("pads", (0,) * (2 * rank))
+    if not rank or {len(block), len(steps), len(gaps), len(pads) // 2} != {rank} or min(
+        *size, *block, *steps, *gaps) < 1:  # fmt: skip
+        raise call.bad_shape(f"puts blocks of {list(block)} into images of {list(size)}")
+    counts = tuple(
+        (n + pads[i] + pads[i + rank] - gaps[i] * (k - 1) - 1) // steps[i] + 1
+        for i, (n, k) in enumerate(zip(size, block, strict=True))
+    )
+    if x.rank != 3 or x.shape[1] % taps or x.shape[2] != prod(counts) or min(counts) < 1:
+        raise call.bad_shape(f"needs {list(counts)} blocks of {list(block)}")
+    channels = x.shape[1] // taps
+    split = reshape(x, (x.shape[0], channels, *block, *counts))
+    shape = (x.shape[0], channels, *size)
+    here = axes(shape)
+    inner = [axis(len(shape) + i, k) for i, k in enumerate(block)]
+    offsets = [p + pads[i] - inner[i] * gaps[i] for i, p in enumerate(here[2:])]
+    places = [o // step for o, step in zip(offsets, steps, strict=True)]
+    tests = [t for p, n in zip(places, counts, strict=True) for t in (p, n - 1 - p)]
+    tests += [-(o % step) for o, step in zip(offsets, steps, strict=True)]
+    own = flatten([*here[:2], *inner, *places], split.shape)
+    value = where(tests, LoadExpr(split, choose(tests, own, Index())), 0.0)
+    return Tensor(shape, x.dtype, Reduce("sum", block, value))
+
+
 OPERATORS: tuple[Operator, ...] = (
     Operator("ScatterElements", _scatter_elements, dtypes=ANY, others=(1,), limits=by_axis),
     Operator("Scatter", _scatter_elements, dtypes=ANY, others=(1,), limits=by_axis),
     Operator("ScatterND", _scatter_nd, dtypes=ANY, others=(1,), limits=by_row),
     Operator("MaxUnpool", _max_unpool, parameters=(2,), others=(1,),
              differs=lambda call: call.has(2), facts=GROWS),
+    Operator("Col2Im", _col2im, parameters=(1, 2), facts=GROWS, remark="with constant sizes"),
 )  # fmt: skip

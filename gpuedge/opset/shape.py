@@ -24,6 +24,8 @@ def _dropout(call: OperatorCall) -> tuple[Tensor, ...]:
     else:
         mode = call.constant(2, "training mode")
         training = mode is not None and bool(mode.reshape(-1)[0])
+        ratio = call.constant(1, "ratio") if training else None
+        training = training and not (ratio is not None and not ratio.any())
     if training:
         raise call.unsupported("is in training mode")
     kept = _identity(call)

@@ -172,6 +172,21 @@ def _deformed(x: Num, w: Num, offset: Num, *more: Num, **how: Any) -> Num:
     return _conv(layers.conv2d, x, w, **how)
 
 
+def _det(x: Num, *, whole: bool) -> Num:
+    """Determinants of small matrices by their definition, along the first row."""
+    size = x.v.shape[-1]
+
+    def minor(row: int, columns: tuple[int, ...]) -> Num:
+        entries = [Num(x.v[..., row, c], x.e[..., row, c]) for c in columns]
+        if len(columns) == 1:
+            return entries[0]
+        parts = [e * minor(row + 1, columns[:i] + columns[i + 1 :]) for i, e in enumerate(entries)]
+        return reduce(add, (-part if i % 2 else part for i, part in enumerate(parts)))
+
+    total = minor(0, tuple(range(size)))
+    return Num.of(total.v) if whole and not x.e.any() else total
+
+
 ELEMENTWISE: dict[str, str] = {
     **{row.op: name for name, row in FUNCTIONS.items() if row.op not in COMPARISONS},
     **{op: op.lower() for op in (*angles.FORMULAS, "Swish")},
@@ -187,6 +202,7 @@ MEANINGS: dict[str, Meaning] = {
     "ConvTranspose": partial(_conv, layers.conv_transpose2d),
     "CumSum": _cumsum,
     "DeformConv": _deformed,
+    "Det": _det,
     "Gelu": _gelu,
     "Gemm": _gemm,
     "GlobalAveragePool": lambda x, whole: layers.global_pool("avg", x),

@@ -36,7 +36,7 @@ def model(kind: str) -> ModelProto:
         nodes.append(helper.make_node("Conv", [before, f"w{i}"], [f"c{i}"], pads=[1, 1, 1, 1]))
         before, width = f"c{i}", CHANNELS
     if kind == "mixed":
-        nodes.append(helper.make_node("Einsum", [before], ["y"], equation="nchw->nchw"))
+        nodes.append(helper.make_node("Binarizer", [before], ["y"], domain="ai.onnx.ml"))
     else:
         nodes.append(helper.make_node("Relu", [before], ["y"]))
     shapes = [[1, 3, SIDE, SIDE], [1, CHANNELS, SIDE, SIDE]]
@@ -45,7 +45,8 @@ def model(kind: str) -> ModelProto:
         for name, shape in zip("xy", shapes, strict=True)
     )
     graph = helper.make_graph(nodes, "two", [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
 class Slow:

@@ -74,11 +74,15 @@ def typed(graph: Graph) -> Graph:
     return replace(graph, types={**given, **{n: t for n, t in made.items() if t is not None}})
 
 
-def own(op: str, feeds: Feeds, attrs: Mapping[str, Any] | None = None, opset: int = 21) -> Any:
+def own(
+    op: str, feeds: Feeds, attrs: Mapping[str, Any] | None = None, opset: int = 21,
+    held: Feeds | None = None,
+) -> Any:  # fmt: skip
     """Return a case of an operator that ONNX has none of which fits."""
-    node = Node(op, tuple(feeds), ("y",), dict(attrs or {}))
-    types = {name: type_of(array) for name, array in feeds.items()}
-    graph = Graph((node,), tuple(feeds), ("y",), types, {}, {"": opset})
+    held = held or {}
+    node = Node(op, (*feeds, *held), ("y",), dict(attrs or {}))
+    types = {name: type_of(array) for name, array in (feeds | held).items()}
+    graph = Graph((node,), tuple(feeds), ("y",), types, held, {"": opset})
     return typed(graph), feeds
 
 
@@ -100,11 +104,29 @@ OWN = {
                            "cos": X[:1, :2, None], "sin": X[:1, 2:, None] / 8}, opset=23),
     "TensorScatter": own("TensorScatter", {"x": X.reshape(1, 4, 2),
                          "new": X.reshape(1, 4, 2)[:, 2:]}, opset=24),
+    "Einsum": own("Einsum", {"x": X, "b": X}, {"equation": "ij,kj->ik"}),
+    "Det": own("Det", {"x": X.reshape(2, 2, 2)}),
+    "CumProd": own("CumProd", {"x": X}, opset=26, held={"axis": np.array(1)}),
+    "Compress": own("Compress", {"x": X}, {"axis": 1},
+                    held={"kept": np.array([True, False, True, True])}),
+    "Unique": own("Unique", {"x": X}),
+    "BitCast": own("BitCast", {"x": np.int8([[1, -2], [3, 4]])}, {"to": 2}, 26),
+    "Col2Im": own("Col2Im", {"x": X.reshape(1, 4, 2)},
+                  held={"image": np.array([2, 3]), "block": np.array([2, 2])}),
+    "DFT": own("DFT", {"x": X.reshape(1, 4, 2)}, held={"n": np.array(4), "axis": np.array(1)}),
+    "STFT": own("STFT", {"x": X.reshape(1, 8, 1)}, held={"step": np.array(2), "w": X[0]}),
+    "TfIdfVectorizer": own("TfIdfVectorizer", {"x": np.array([2, 3, 1, 2, 3])}, {
+        "pool_int64s": [2, 3, 2, 3], "ngram_counts": [0, 2], "ngram_indexes": [0, 1, 2],
+        "min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 0, "mode": "TF"}),
 }  # fmt: skip
 
 FOLDED = {
     "Shape": "known from the shapes of inputs, so that no device computes it",
     "Size": "known from the shapes of inputs, so that no device computes it",
+    "BlackmanWindow": "made of constants",
+    "HammingWindow": "made of constants",
+    "HannWindow": "made of constants",
+    "MelWeightMatrix": "made of constants",
 }
 """Operators of which there is nothing to compare."""
 

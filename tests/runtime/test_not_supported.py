@@ -92,7 +92,7 @@ ON_CPU = {
                      [weight("r", np.float32(0.5)), weight("t", np.bool_(True))]),
     "Gelu": model([node("Gelu", ["x"], ["y"], domain="com.microsoft")], [X], [Y],
                   imports=[helper.make_opsetid("com.microsoft", 1)]),
-    "Unique": model([node("Unique", ["x"], ["y"])], [X], [value("y", None)]),
+    "Bernoulli": model([node("Bernoulli", ["x"], ["y"])], [X], [Y]),
     "float64": through(TensorProto.DOUBLE),
     "bfloat16": through(TensorProto.BFLOAT16),
     "float8": through(TensorProto.FLOAT8E4M3FN, opset=19),

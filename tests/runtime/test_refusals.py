@@ -18,9 +18,10 @@ from gpuedge.core.errors import DTypeError, GpuEdgeError, InputError, ShapeError
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.reader import OnnxModel
 
-I64, F64 = onnx.TensorProto.INT64, onnx.TensorProto.DOUBLE
+F64 = onnx.TensorProto.DOUBLE
+OTHER, DOMAIN = "Binarizer", "ai.onnx.ml"
 OFFENDERS = {
-    "where": "Unique 'where' (opset 17, reads float32[2,4,6,6]): Unique has no kernel",
+    "where": f"{OTHER} 'where' (opset {DOMAIN} 1, reads float32[2,4,6,6]): {OTHER} has no kernel",
     "double": "Cast 'double' (opset 17, reads float32[2,4,6,6]): 'd' is float64; ",
     "exp64": "Exp 'exp64' (opset 17, reads float64[2,4,6,6]): 'd' is float64; ",
     "gelu": "Gelu 'gelu' (opset com.microsoft 1, reads float32[2,4,6,6]): Gelu has no kernel",
@@ -29,20 +30,20 @@ OFFENDERS = {
 
 
 def mixed() -> onnx.ModelProto:
-    """Nodes for a kernel, and ones of every kind of offence; two results have no known type."""
+    """Nodes for a kernel, and ones of every kind of offence; one result has no known type."""
     node = helper.make_node
     nodes = [
         node("Conv", ["x", "w"], ["c"], name="conv"),
         node("Relu", ["c"], ["r"], name="relu"),
-        node("Unique", ["r"], ["u", "nz"], name="where"),
+        node(OTHER, ["r"], ["nz"], name="where", domain=DOMAIN),
         node("Cast", ["r"], ["d"], name="double", to=F64),
         node("Exp", ["d"], ["e"], name="exp64"),
         node("Gelu", ["r"], ["g"], name="gelu", domain="com.microsoft"),
         node("Dropout", ["g"], ["y"], name="drop"),
     ]
-    outputs = [value("y", None), value("e", None, F64), value("nz", None, I64)]
+    outputs = [value("y", None), value("e", None, F64), value("nz", None)]
     held = [weight("w", np.linspace(-1, 1, 108).reshape(4, 3, 3, 3).astype(np.float32))]
-    imports = [helper.make_opsetid("com.microsoft", 1)]
+    imports = [helper.make_opsetid(name, 1) for name in ("com.microsoft", DOMAIN)]
     return model(nodes, [value("x", ["N", 3, 8, 8])], outputs, held, imports=imports)
 
 
@@ -59,12 +60,15 @@ def test_what_moves_to_the_cpu_is_logged_once(caplog: pytest.LogCaptureFixture) 
     lines = [r.getMessage() for r in caplog.records if "runs on the CPU" in r.getMessage()]
     assert all(r.levelno == logging.INFO for r in caplog.records if r.getMessage() in lines)
     assert [line.split("'")[1] for line in lines] == list(OFFENDERS)
-    assert lines[0] == "Unique node 'where' runs on the CPU, not on plan: Unique has no kernel"
+    assert lines[0] == f"{OTHER} node 'where' runs on the CPU, not on plan: {OTHER} has no kernel"
 
 
 def test_one_error_lists_all_offenders() -> None:
-    many = [helper.make_node("Unique", ["x"], [f"u{i}", f"y{i}"], name=f"n{i}") for i in range(40)]
-    wide = model(many, [value("x", [2, 2])], [value(f"y{i}", None, I64) for i in range(40)])
+    many = [
+        helper.make_node(OTHER, ["x"], [f"y{i}"], name=f"n{i}", domain=DOMAIN) for i in range(40)
+    ]
+    wide = model(many, [value("x", [2, 2])], [value(f"y{i}", None) for i in range(40)],
+                 imports=[helper.make_opsetid(DOMAIN, 1)])  # fmt: skip
     with gpuedge.Session(mixed(), device=plan_device(), fallback="error") as session:
         with pytest.raises(UnsupportedOpError) as caught:
             session.run({"x": x(2)})
