@@ -13,12 +13,12 @@ import numpy as np
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.elementwise import above, larger, pick, smaller
 from gpuedge.opset.expr import Expr, LoadExpr, Position, apply, where
-from gpuedge.opset.index import Index, Loaded, axes, axis, flatten, of, unflatten
+from gpuedge.opset.index import Index, Loaded, axes, axis, choose, flatten, of, unflatten
 from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import ANY, PICKS, Operator
 from gpuedge.opset.reduce import ranked
 from gpuedge.opset.scan import running_sum
-from gpuedge.opset.sorting import upper_bound
+from gpuedge.opset.sorting import MOST_RANKED, order, upper_bound
 from gpuedge.opset.tensor import (
     Combine,
     Length,
@@ -173,13 +173,15 @@ def _unique(call: OperatorCall) -> tuple[Tensor, ...]:
     flat = "axis" not in call.attrs
     along = 0 if flat else call.axis(call.integer("axis", 0), x.rank)
     turned = reshape(x, (x.size,)) if flat else x
-    order = [along, *(i for i in range(turned.rank) if i != along)]
+    first_axis = [along, *(i for i in range(turned.rank) if i != along)]
     count = turned.shape[along]
     if not x.size:
         raise call.unsupported("looks for distinct elements of nothing")
+    if x.size == count > MOST_RANKED and x.digits is None:
+        return _unique_of_sorted(turned, along, call)
     if count > MOST_COMPARED:
         raise call.unsupported(f"compares {count} with each other; the most is {MOST_COMPARED}")
-    slices = _Slices(reshape(transpose(turned, order), (count, x.size // count)))
+    slices = _Slices(reshape(transpose(turned, first_axis), (count, x.size // count)))
     most = float(count)
 
     def of_row(tensor: Tensor, i: Index) -> Expr:
@@ -213,6 +215,43 @@ def _unique(call: OperatorCall) -> tuple[Tensor, ...]:
     for one in (found, times):
         one.length = Length(0, total)
     return (distinct, found, place, times)[: len(call.outputs)]
+
+
+def _unique_of_sorted(x: Tensor, along: int, call: OperatorCall) -> tuple[Tensor, ...]:
+    """Find the same in a long row, where equal elements are neighbours once it is sorted."""
+    count = x.size
+    row = reshape(x, (count,))
+    by_size = order(row, 0, count)
+    rising = _taken(row, by_size)
+    is_new = computed((count,), "int64", lambda p: where([p[0] - 1], 1.0 - equal(
+        at(rising, p), at(rising, (choose([p[0] - 1], p[0] - 1, Index()),))), 1.0))  # fmt: skip
+    groups = running_sum(is_new, 0)
+    groups.span = 1.0, float(count)
+    starts = upper_bound(groups, 0, count)
+    total = computed((1,), "int64", lambda _: at(groups, (Index(count - 1),)))
+    total.span = groups.span
+    # starts from the number of groups on are the count, so the last group ends there as well
+    ends = _taken(starts, groups)
+    chosen, number = starts, mapped(lambda g: g - 1.0, groups)
+    if not call.integer("sorted", 1):
+        first = mapped(lambda f, o: pick(f, o, float(count)), is_new, by_size)
+        chosen = order(first, 0, count)
+        number = _taken(_taken(order(chosen, 0, count), starts), number)
+    distinct, found = reshape(_taken(rising, chosen), x.shape), _taken(by_size, chosen)
+    times = mapped(lambda end, start: end - start, _taken(ends, chosen), chosen)
+    place = _taken(number, order(by_size, 0, count))
+    found.span = place.span = 0.0, float(count - 1)
+    times.span = 0.0, float(count)
+    distinct.length = Length(along, total)
+    for one in (found, times):
+        one.length = Length(0, total)
+    return (distinct, found, place, times)[: len(call.outputs)]
+
+
+def _taken(row: Tensor, places: Tensor) -> Tensor:
+    """Return the elements of a row at places of it."""
+    last = row.size - 1
+    return view(row, places.shape, lambda p: [of(Loaded(at(places, p), 0, last))])
 
 
 # --- boxes ---------------------------------------------------------------------------------------
@@ -342,7 +381,7 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("Compress", _compress, moves=True, facts=PICKS,
              remark="read place by place only, unless the condition is constant"),
     Operator("Unique", _unique, dtypes=ANY, facts=PICKS,
-             remark=f"read place by place only; up to {MOST_COMPARED} elements or slices"),
+             remark=f"read place by place only; up to {MOST_COMPARED} slices"),
     Operator("NonZero", _non_zero, dtypes=ANY, remark="read place by place only",
              facts=PICKS),
     Operator("NonMaxSuppression", _suppress, parameters=(2,),

@@ -215,7 +215,6 @@ class DeviceProbe:
         try:
             self._announce("open")
             device = self._opener(self._info.replace(disabled=disabled, limits=limits))
-            check_claims(device.caps)
             reason = self._tested(device, start)
         except Exception as error:
             reason = reason_of(error, "open-failed" if self._step == "open" else "kernel-failed")
@@ -237,6 +236,7 @@ class DeviceProbe:
 
         if backends.is_executor(self._info.candidate.backend):
             return self._tested_runtime(cast("Runtime", device))
+        check_claims(device.caps)
         watched = Announcing(device, self._announce)
         self._caps = watched.caps.to_dict()
         watched = watched.with_caps(apply(watched.caps, self._quirks.judgement.restrictions))

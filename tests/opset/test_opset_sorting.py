@@ -96,3 +96,19 @@ def test_many_rows(reduction: str) -> None:
     updates = rng.integers(-9, 9, (700, 3)).astype(np.float32)
     got, wanted = scattered("ScatterND", x, places, updates, reduction=reduction)
     np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("is_sorted", [0, 1])
+def test_distinct_elements_of_a_long_row(is_sorted: int) -> None:
+    x = np.random.default_rng(12).integers(-300, 300, 1500).astype(np.float32)
+    names = ["y", "first", "place", "times"]
+    node = helper.make_node("Unique", ["x"], names, sorted=is_sorted)
+    inputs = [helper.make_tensor_value_info("x", 1, x.shape)]
+    outputs = [helper.make_tensor_value_info(n, 1 if n == "y" else 7, [None]) for n in names]
+    graph = helper.make_graph([node], "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    read = OnnxModel.load(model).specialise({"x": x.shape}, {})
+    got = CpuExecutor(engine="numpy").compile(read).run({"x": x})
+    wanted = ReferenceEvaluator(model).run(None, {"x": x})
+    for name, right in zip(names, wanted, strict=True):
+        np.testing.assert_array_equal(got[name], right, err_msg=name)
