@@ -12,8 +12,6 @@ from farm import FARM, answer
 CHILD = Path(__file__).with_name("torch_child.py")
 FOLDER = Path(__file__).resolve().parents[1] / "models" / "torch"
 NAMES = sorted(file.stem for file in FOLDER.glob("*.onnx"))
-RECURRENT = [name for name in NAMES if name.startswith("tagger")]
-"""With LSTM, which has no kernel here yet."""
 CONFIGURATIONS = ("vulkan-lavapipe", "gles31-llvmpipe", "gles30-llvmpipe", "gles20-llvmpipe",
                   "wgpu-lavapipe")  # fmt: skip
 
@@ -28,9 +26,8 @@ def test_all_of_them_are_here() -> None:
     "configuration", others_long(CONFIGURATIONS, ["vulkan-lavapipe", "gles20-llvmpipe"])
 )
 def test_networks_run_whole_on_a_device(configuration: str) -> None:
-    names = [name for name in NAMES if name not in RECURRENT]
-    rows = json.loads(answer(CHILD, configuration, *names))
-    assert {row[0] for row in rows} == set(names)
+    rows = json.loads(answer(CHILD, configuration, *NAMES))
+    assert {row[0] for row in rows} == set(NAMES)
     for name, shape, is_same, worst, places in rows:
         assert is_same, (name, shape)
         assert worst <= 1, (name, shape)
