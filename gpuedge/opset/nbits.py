@@ -13,7 +13,7 @@ from gpuedge.opset.expr import Expr
 from gpuedge.opset.index import Index, axes
 from gpuedge.opset.matmul import multiplied
 from gpuedge.opset.operator import Operator
-from gpuedge.opset.packed import Packed, nibble
+from gpuedge.opset.packed import PackedWeights, nibble
 from gpuedge.opset.tensor import Array, Map, Tensor, at, constant, mapped, transpose
 
 MICROSOFT = "com.microsoft"
@@ -85,7 +85,7 @@ def _rows(
 
     result = Tensor(shape, scale.dtype.name, Map(body(axes(shape))))
     result.is_unpacked = True
-    result.packed = Packed(
+    result.packed = PackedWeights(
         held, bits, shape, scale.reshape(rows, count).astype(np.float32),
         np.asarray(centre.array), (1, block),
     )  # fmt: skip

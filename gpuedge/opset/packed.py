@@ -30,7 +30,7 @@ LEAST: Final = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedWeights:
     """What a matrix of weights is unpacked from.
 
     Attributes
@@ -57,7 +57,7 @@ class Packed:
     block: tuple[int, int]
     is_turned: bool = False
 
-    def turned(self) -> Packed:
+    def turned(self) -> PackedWeights:
         """Return what the transposed matrix is unpacked from."""
         return replace(self, is_turned=not self.is_turned)
 
@@ -190,7 +190,7 @@ def unpacked(
         shape = (x.shape[0], x.shape[1])
         counts = tuple(-(-n // b) for n, b in zip(shape, blocks, strict=True))
         flat = np.asarray(centre + offset, np.float32)
-        result.packed = Packed(
+        result.packed = PackedWeights(
             codes, 4 if x.dtype in NIBBLES else 8, shape,
             scales.astype(np.float32).reshape(counts),
             flat.reshape(counts if flat.size == prod(counts) else (1, 1)),

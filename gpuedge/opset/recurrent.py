@@ -121,7 +121,7 @@ class Moment:
         return of(Loaded(at(self.number, (which,)), 0, steps - 1))
 
 
-class Layer:
+class Recurrence:
     """The inputs of a recurrent node, checked, and what its steps share.
 
     Parameters
@@ -356,7 +356,7 @@ def _own(total: Tensor, place: Position, number: int, width: int) -> Expr:
 
 
 def _rnn(call: OperatorCall) -> Sequence[Tensor]:
-    layer = Layer(call, 1, ("Tanh",))
+    layer = Recurrence(call, 1, ("Tanh",))
     total = layer.projected(_sum(layer.biases()))
     states = [layer.initial(5)]
     for step in range(layer.steps):
@@ -371,7 +371,7 @@ def _rnn(call: OperatorCall) -> Sequence[Tensor]:
 
 
 def _lstm(call: OperatorCall) -> Sequence[Tensor]:
-    layer = Layer(call, 4, ("Sigmoid", "Tanh", "Tanh"))
+    layer = Recurrence(call, 4, ("Sigmoid", "Tanh", "Tanh"))
     total = layer.projected(_sum(layer.biases()))
     steps = _LstmSteps(
         layer, total, call.optional(7), is_coupled=bool(call.integer("input_forget", 0))
@@ -393,7 +393,7 @@ INPUT, OUTPUT, FORGET, CELL = range(4)
 class _LstmSteps:
     """The two kernels of a step of an LSTM that follow its product."""
 
-    layer: Layer
+    layer: Recurrence
     total: Tensor
     peepholes: Tensor | None
     is_coupled: bool
@@ -443,7 +443,7 @@ UPDATE, RESET, HIDDEN = range(3)
 
 
 def _gru(call: OperatorCall) -> Sequence[Tensor]:
-    layer = Layer(call, 3, ("Sigmoid", "Tanh"))
+    layer = Recurrence(call, 3, ("Sigmoid", "Tanh"))
     is_linear = bool(call.integer("linear_before_reset", 0))
     count, _, width = layer.shape
     pair = layer.biases()
@@ -472,7 +472,7 @@ def _gru(call: OperatorCall) -> Sequence[Tensor]:
 class _GruSteps:
     """The kernels of a step of a GRU that follow its products."""
 
-    layer: Layer
+    layer: Recurrence
     total: Tensor
     after: Tensor | None
 

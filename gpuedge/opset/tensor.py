@@ -19,7 +19,7 @@ from gpuedge.opset.expr import Expr, LoadExpr, lift, loads, rewrite, where
 from gpuedge.opset.index import Index, axes, axis, choose, everything, flatten
 
 if TYPE_CHECKING:
-    from gpuedge.opset.packed import Packed
+    from gpuedge.opset.packed import PackedWeights
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -210,7 +210,7 @@ class Tensor:
         Of a result that may be shorter than `shape`; only a graph's output can be one.
     is_unpacked : bool
         Whether it is weights of few bits as floats: never computed before it is read.
-    packed : Packed or None
+    packed : PackedWeights or None
         What a matrix of such weights is made of, for kernels that unpack it.
     """
 
@@ -224,7 +224,7 @@ class Tensor:
     digits: Digits | None = field(init=False, default=None)
     length: Length | None = field(init=False, default=None)
     is_unpacked: bool = field(init=False, default=False)
-    packed: Packed | None = field(init=False, default=None)
+    packed: PackedWeights | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.reads = _read_by(self.source)

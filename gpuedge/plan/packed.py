@@ -11,7 +11,7 @@ from gpuedge.core.kernel import Number
 from gpuedge.graph.ir import Array
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.expr import Expr
-from gpuedge.opset.packed import Packed
+from gpuedge.opset.packed import PackedWeights
 from gpuedge.opset.tensor import Product, Tensor, constant
 from gpuedge.plan.context import MAX_TRIPS, Context
 from gpuedge.plan.emit import Epilogue, epilogue
@@ -64,7 +64,7 @@ def lower(ctx: Context, anchor: Tensor, left: str, tensor: Tensor, body: Expr | 
     return weights is not None
 
 
-def _weights(ctx: Context, packed: Packed, deep: int) -> Weights | None:
+def _weights(ctx: Context, packed: PackedWeights, deep: int) -> Weights | None:
     """Put weights where the kernel wants them; None where it cannot take them.
 
     `deep` is the number of texels of a row of the left operand.
@@ -94,7 +94,7 @@ def _weights(ctx: Context, packed: Packed, deep: int) -> Weights | None:
     return Weights(codes, scales, packed.bits, specs)
 
 
-def _codes(ctx: Context, packed: Packed, height: int, width: int) -> str:
+def _codes(ctx: Context, packed: PackedWeights, height: int, width: int) -> str:
     """Add the codes of a matrix, padded to `height` rows; of 4 bits two of them are one."""
     pairs = 2 if packed.bits == 4 else 1
     name = ctx.value_of(packed.codes)

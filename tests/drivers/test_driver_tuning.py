@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -278,9 +278,9 @@ def test_where_compiling_is_slow_fewer_are_compiled_and_these_are_timed(
 ) -> None:
     now, right = [0], gpu.program
 
-    def program(launch: Pass, kinds: Mapping[str, str]) -> Any:
+    def program(launch: Pass, *given: Any) -> Any:
         now[0] += round(FAST_S * 1e8)  # a tenth of the time; a candidate has three passes
-        return right(launch, kinds)
+        return right(launch, *given)
 
     gpu.program = program  # type: ignore[method-assign]
     monkeypatch.setattr(clock, "now_ns", lambda: now[0])
@@ -357,8 +357,8 @@ def broken(gpu: GpuExecutor, variant: str, how: Callable[[Pass], Pass]) -> None:
     """Let a variant be built otherwise than it should."""
     right = gpu.program
 
-    def program(launch: Pass, kinds: Mapping[str, str]) -> Any:
-        return right(how(launch) if launch.variant == variant else launch, kinds)
+    def program(launch: Pass, *given: Any) -> Any:
+        return right(how(launch) if launch.variant == variant else launch, *given)
 
     gpu.program = program  # type: ignore[method-assign]
 
@@ -400,8 +400,8 @@ def test_where_all_are_wrong_the_usual_ones_stay_and_a_right_driver_is_tuned_ane
 ) -> None:
     right_program, every = gpu.program, usual(gpu)["12x12x4x1"]
 
-    def program(launch: Pass, kinds: Mapping[str, str]) -> Any:
-        return right_program(slide(launch) if launch.variant in every else launch, kinds)
+    def program(launch: Pass, *given: Any) -> Any:
+        return right_program(slide(launch) if launch.variant in every else launch, *given)
 
     gpu.program = program  # type: ignore[method-assign]
     found = convolutions(tuned(gpu, Script()))["12x12x4x1"]
@@ -420,10 +420,10 @@ def test_a_variant_that_ended_the_process_is_tried_for_no_kernel_again(
     """What is on disk while the driver has it is what a process leaves that dies there."""
     right_program, left = gpu.program, list[bytes]()
 
-    def program(launch: Pass, kinds: Mapping[str, str]) -> Any:
+    def program(launch: Pass, *given: Any) -> Any:
         if launch.variant == FAST_LIAR and not left:
             left.append((cache / tunings.FILE).read_bytes())
-        return right_program(launch, kinds)
+        return right_program(launch, *given)
 
     gpu.program = program  # type: ignore[method-assign]
     ended = tuned(gpu, Script())
@@ -588,9 +588,9 @@ def test_a_driver_that_computes_wrong_ends_with_what_is_left_out(
 ) -> None:
     right_program = GpuExecutor.program
 
-    def program(self: GpuExecutor, launch: Pass, kinds: Mapping[str, str]) -> Any:
+    def program(self: GpuExecutor, launch: Pass, *given: Any) -> Any:
         is_wrong = launch.variant.startswith("conv2d") and launch.specs.get("KH") == 5
-        return right_program(self, slide(launch) if is_wrong else launch, kinds)
+        return right_program(self, slide(launch) if is_wrong else launch, *given)
 
     arguments = ["tune", name, "--device", "vulkan", "--full"]
     with pytest.MonkeyPatch.context() as patch:

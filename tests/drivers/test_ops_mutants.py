@@ -15,7 +15,7 @@ from proving import ProvedExecutor, UnprovenError, proved
 import gpuedge
 from gpuedge.backends.device import OpenDevice
 from gpuedge.device import Device
-from gpuedge.executors import gpu as executor_module
+from gpuedge.executors import kernels
 from gpuedge.plan.library import texts
 
 pytestmark = pytest.mark.driver
@@ -48,7 +48,7 @@ def test_wrong_kernel_is_caught(gpu: Device, name: str, monkeypatch: pytest.Monk
     wrong = mutated(texts(), name)
     kernel = MUTANTS[name][0]
     executor_of(gpu).prover.changed = {kernel: wrong[kernel]}
-    monkeypatch.setattr(executor_module, "texts", lambda: wrong)
+    monkeypatch.setattr(kernels, "texts", lambda: wrong)
     with pytest.raises(AssertionError, match="wrong, first") as caught:
         cases.run_cases(CAUGHT_BY[name], 60, gpu)
     assert not isinstance(caught.value, UnprovenError)
@@ -66,6 +66,6 @@ def test_dead_driver_is_named(gpu: Device) -> None:
 def test_only_proven_kernels_are_built(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     # The child proves the library's kernel, so another text under the same name is refused.
     wrong = mutated(texts(), "pool: maximum starts at zero")
-    monkeypatch.setattr(executor_module, "texts", lambda: wrong)
+    monkeypatch.setattr(kernels, "texts", lambda: wrong)
     with pytest.raises(UnprovenError, match="did not build kernel pool"):
         gpuedge.max_pool2d(np.ones((1, 1, 4, 4), np.float32), 2, device=gpu)

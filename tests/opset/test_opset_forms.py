@@ -122,7 +122,7 @@ def test_elementwise_parameters() -> None:
 @pytest.mark.parametrize(
     ("op", "shapes", "kwargs", "words"),
     [
-        ("Det", [(2, 2)], {}, r"Det node 'n' \(domain 'ai.onnx'\) is not known"),
+        ("Multinomial", [(2, 2)], {}, r"Multinomial node 'n' \(domain 'ai.onnx'\) is not known"),
         ("Conv", [(1, 2), (1, 2)], {}, "rank 2, without spatial dimensions"),
         ("MaxPool", [(1, 1, 4, 4)], {}, "lacks the attribute kernel_shape"),
         ("Relu", [(2,)], {"dtype": "int32"}, "computes in int32"),

@@ -142,7 +142,7 @@ def test_operators_that_leave_the_range_are_refused(op: str) -> None:
     assert why is not None and "computes in uint8; only float32" in why
 
 
-@pytest.mark.parametrize(("op", "dtype"), [("Mul", "int16"), *product(["Pow"], [*BOTH, "int16"])])
+@pytest.mark.parametrize(("op", "dtype"), list(product(["Pow"], [*BOTH, "int16"])))
 def test_integers_that_float32_does_not_hold_are_refused(op: str, dtype: str) -> None:
     with pytest.raises(UnsupportedOpError, match="beyond 16777216"):
         single(op, {n: TensorType(dtype, (1, 4)) for n in "ab"})

@@ -210,7 +210,7 @@ class CpuAsGpu(CpuExecutor):
         super().__init__()
         self.is_wrong = is_wrong
 
-    def compile(self, segment: Graph, **_: object) -> Executable:
+    def compile(self, segment: Graph, *_: object, **__: object) -> Executable:
         """Compile for the CPU."""
         made = super().compile(segment)
         return ShiftedRun(made) if self.is_wrong else made
