@@ -37,7 +37,7 @@ def test_a_long_axis_is_sorted_and_equal_elements_stay_in_order(
         np.testing.assert_array_equal(got, np.take(wanted, range(count), axis=along))
 
 
-def test_no_element_is_lost_where_there_are_infinities_and_nan() -> None:
+def test_positions_are_of_the_axis_where_there_is_nan_and_all_of_it_with_infinities() -> None:
     x = np.random.default_rng(8).normal(size=900).astype(np.float32)
     x[::7], x[5], x[6] = np.nan, np.inf, -np.inf
     got = ordered(x, 0, 900, largest=True)
