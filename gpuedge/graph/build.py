@@ -15,7 +15,10 @@ from gpuedge.graph.limits import MAX_ELEMENTS
 from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import node_label
 
-NEWER = {"Swish": 24, "BitCast": 26, "CumProd": 26}
+NEWER = {
+    "RotaryEmbedding": 23, "Attention": 24, "Swish": 24, "TensorScatter": 24, "BitCast": 26,
+    "CumProd": 26, "LinearAttention": 27,
+}  # fmt: skip
 """Known operators that came after `OPSET`; using one raises the graph's operator set."""
 
 
