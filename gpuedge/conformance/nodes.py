@@ -72,7 +72,7 @@ def node(
         types = {name: type_of(array) for name, array in given.items()}
         alone = Node(onnx, tuple(given), out, dict(attrs), onnx)
         known = Graph((alone,), tuple(feeds), out, types, constants, {"": NEWER.get(onnx, OPSET)})
-        types |= {n: kind for n, kind in zip(out, infer(alone, known), strict=True) if kind}
+        types |= {n: kind for n, kind in zip(out, infer(alone, known), strict=False) if kind}
         model = to_bytes(known)
 
         def call(device: Any) -> Array:

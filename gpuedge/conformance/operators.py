@@ -212,6 +212,25 @@ EQUATIONS: tuple[tuple[str, str, tuple[Shape, ...]], ...] = (
 )
 
 
+def _attending() -> Iterator[Case]:
+    """What decoders are made of: exact, but for the softmax of Attention."""
+    some: Draw = lambda rng, *_: (rng.random((3, 5)) < 0.5) | np.eye(3, 5, dtype=bool)  # noqa: E731
+    keys, shared = ((1, 2, 5, 4),) * 2, ((2, 2, 5, 8),) * 2
+    yield from row("Attention", (1, 2, 3, 4), *keys, data=NORMAL)
+    yield from row("Attention", (1, 2, 3, 4), *keys, some, data=NORMAL, scale=0.75)
+    yield from row("Attention", (2, 4, 5, 8), *shared, data=NORMAL, is_causal=1, name="causal")
+    yield from row("RotaryEmbedding", (2, 2, 3, 8), (2, 3, 4), (2, 3, 4))
+    yield from row("RotaryEmbedding", (2, 3, 12), (7, 2), (7, 2), drawn((2, 3), 0, 7, "int64"),
+                   num_heads=2, interleaved=1, rotary_embedding_dim=4)  # fmt: skip
+    few = [drawn((1, 3, size), -2, 3, "float32") for size in (8, 4, 5)]
+    heads: dict[str, Any] = {"q_num_heads": 2, "kv_num_heads": 1, "scale": 1.0, "outputs": 2}
+    yield from row("LinearAttention", *few, update_rule="linear", name="linear", **heads)
+    past, own = (2, 3, 7, 4), (2, 3, 2, 4)
+    yield from row("TensorScatter", past, own, data=BOTH)
+    for mode, places in (("linear", ints(5, 1)), ("circular", ints(6, 3))):
+        yield from row("TensorScatter", past, own, places, mode=mode, name=mode)
+
+
 def _rounding() -> Iterator[Case]:
     for onnx, ends in ANGLES.items():
         draw: Draw = lambda rng, *_, ends=ends: spread(rng, ends[0], ends[1], 301)  # noqa: E731
@@ -235,5 +254,5 @@ def _rounding() -> Iterator[Case]:
 
 def cases(scale: int) -> Iterator[Case]:
     """Yield the cases, the same for every `scale`."""
-    for family in (_bits, _moving, _picked, _sums, _rounding):
+    for family in (_bits, _moving, _picked, _sums, _attending, _rounding):
         yield from family()

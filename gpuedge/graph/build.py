@@ -12,9 +12,13 @@ from gpuedge.core.errors import ShapeError, UsageError
 from gpuedge.graph.expand import infer
 from gpuedge.graph.ir import OPSET, Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_ELEMENTS
+from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import node_label
 
-NEWER = {"Swish": 24, "BitCast": 26, "CumProd": 26}
+NEWER = {
+    "RotaryEmbedding": 23, "Attention": 24, "Swish": 24, "TensorScatter": 24, "BitCast": 26,
+    "CumProd": 26, "LinearAttention": 27,
+}  # fmt: skip
 """Known operators that came after `OPSET`; using one raises the graph's operator set."""
 
 
@@ -91,10 +95,12 @@ class GraphBuilder:
         if missing:
             raise UsageError(f"{op} reads {missing[0]!r}, which does not exist.")
         self._opset[""] = max(self._opset[""], NEWER.get(op, 0))
+        domain = OPERATORS[op].domain if op in OPERATORS else ""
+        self._opset.setdefault(domain, 1)
         # The slash keeps it apart from every Python identifier, such as an argument's name.
         name = name or f"{op}/{len(self._nodes)}"
         results = (name, *(f"{name}.{i}" for i in range(1, outputs)))
-        node = Node(op, tuple(inputs), results, dict(attrs or {}), name)
+        node = Node(op, tuple(inputs), results, dict(attrs or {}), name, domain)
         for value, kind in zip(results, infer(node, self._so_far), strict=False):
             if kind is None:
                 self._open.add(value)

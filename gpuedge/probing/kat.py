@@ -324,6 +324,10 @@ WIDE_PRODUCTS = {
 }  # fmt: skip
 """What kernels that read lanes of subgroups are for."""
 
+PACKED = ((3, 40), (9, 40))
+WIDE_PACKED = ((9, 32), (17, 32))
+"""Rows and columns of products by packed weights, which are no whole tiles; and those by lanes."""
+
 _Shape = tuple[int, ...]
 TILES: Final[Mapping[str, tuple[str, _Shape, _Shape, Mapping[str, Any]]]] = {
     "groups in one slice": ("Conv", (1, 4, 6, 7), (6, 2, 2, 2), {"group": 2}),
@@ -392,6 +396,7 @@ def _kernels(caps: Caps) -> list[KnownAnswer]:
             for name, (op, x, w, attrs) in _tiles(caps)
         ),
         *(_tiled(filters) for filters in ((14, 24) if caps.subgroup_lanes else (14,))),
+        *(_packed(*shape) for shape in _packed_shapes(caps)),
         *_digits(),
         *(_arithmetic(caps) if caps.has_fp16_arithmetic else ()),
     ]
@@ -403,6 +408,38 @@ def _products(caps: Caps) -> Iterable[tuple[str, tuple[int, int, int]]]:
 
 def _tiles(caps: Caps) -> list[tuple[str, tuple[str, _Shape, _Shape, Mapping[str, Any]]]]:
     return [(name, tile) for name, tile in TILES.items() if name != RUNS or caps.subgroup_lanes]
+
+
+def _packed_shapes(caps: Caps) -> tuple[tuple[int, int], ...]:
+    if input_storage("uint8", caps) is None:  # their weights are floats there
+        return ()
+    return PACKED + (WIDE_PACKED if caps.subgroup_lanes else ())
+
+
+def _packed(rows: int, columns: int) -> KnownAnswer:
+    """Return a product by weights of 4 bits, and of that one by weights of 8 bits: exactly.
+
+    Those of 4 bits have one zero point, the others one for each block, of which the last may be
+    part of one. Sums are at most 2 * 32 * 16 * 40 * 144 halves, below 2^24.
+    """
+    rng, depth, block = _rng(), 32, 16
+    a = rng.integers(-2, 3, (rows, depth)).astype(np.float32)
+    given: dict[str, npt.NDArray[Any]] = {"a": a}
+    nodes, exact = [], a.astype(np.float64)
+    for bits, names, least in ((4, "aws", 1.0), (8, "1vtz", 0.5)):
+        deep = exact.shape[1]
+        count = -(-deep // block)
+        codes = rng.integers(0, 1 << bits, (columns, count, block)).astype(np.uint8)
+        scale = (least * rng.integers(1, 3, (columns, count))).astype(np.float32)
+        zero = rng.integers(112, 145, (columns, count)) if bits == 8 else np.full_like(scale, 8)
+        stored = codes[..., ::2] | codes[..., 1::2] << 4 if bits == 4 else codes
+        given |= dict(zip(names[1:], (stored, scale, zero.astype(np.uint8)), strict=False))
+        w = (codes - zero[..., None].astype(np.float64)) * scale[..., None]
+        exact = exact @ w.reshape(columns, -1)[:, :deep].T
+        attrs = {"K": deep, "N": columns, "bits": bits, "block_size": block}
+        nodes.append(("MatMulNBits", names, attrs))
+    graph = chain(given, *nodes, constants="wsvtz")
+    return _case(f"packed weights: {rows} rows, {columns} columns", graph, given, exact)
 
 
 def _tiled(filters: int) -> KnownAnswer:

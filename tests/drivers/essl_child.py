@@ -245,11 +245,13 @@ class Cases:
     def library(self) -> None:
         """Every map kernel on whole numbers, which every device computes exactly."""
         for name, tensors, out, values in self._library():
-            open_ = {param.name for param in lang.load(texts()[name], filename=name).params}
+            bits = f"BITS = {values.pop('BITS', 8)}"  # a constant of the text, not of a launch
+            text = texts()[name].replace("BITS = 8", bits)
+            open_ = {param.name for param in lang.load(text, filename=name).params}
             params = {name: values.pop(name) for name in open_}
             # 10 roundings of sums that are 55 times the largest number, 9, at most
             error = 3e-4 if "winograd" in name else 0.0
-            self.check(name, texts()[name], tensors, out, specs=values, params=params, error=error)
+            self.check(name, text, tensors, out, specs=values, params=params, error=error)
 
     def _library(self) -> Iterator[tuple[str, dict[str, Array], Extents, dict[str, Number]]]:
         window = {"KH": 3, "KW": 2, "SY": 2, "SX": 1, "DY": 1, "DX": 2, "PT": 1, "PL": 1}
@@ -267,6 +269,11 @@ class Cases:
             "KT": 3,
         }  # fmt: skip
         a, b = self.ints(3, 5, n=2) * 1000, self.ints(4, 12, n=2)
+        for bits, zeros in ((8, False), (8, True), (4, False), (4, True)):
+            codes = np.abs(self.ints(4, 24, limit=255))
+            packed = {"A": self.ints(5, 5, n=2), "B": codes, "S": self.ints(4, 4, limit=3)}
+            blocks: dict[str, Number] = {"BLOCK": 3, "BLOCKS": 2, "ZEROS": zeros, "ZERO": 7.0}
+            yield "map/matmul_packed", packed, (4, 5, 1, 2), {**blocks, "BITS": bits}
         turned = {
             "A": self.ints(3, 5, n=2),
             "B": self.ints(4, 10, n=2),

@@ -123,7 +123,7 @@ def test_dawn_accepts_lanes_of_subgroups() -> None:
     assert all("subgroup" in answer for answer in by_dawn(plain))
     whole = [{**one, "code": f"enable subgroups;\n{one['code']}"} for one in plain]
     assert by_dawn(whole) == [""] * len(whole)
-    assert len(whole) == 5
+    assert len(whole) == 6
 
 
 def test_dawn_refuses_what_it_must() -> None:

@@ -76,17 +76,28 @@ def typed(graph: Graph) -> Graph:
 
 def own(
     op: str, feeds: Feeds, attrs: Mapping[str, Any] | None = None, opset: int = 21,
-    held: Feeds | None = None,
+    held: Feeds | None = None, order: str = "",
 ) -> Any:  # fmt: skip
-    """Return a case of an operator that ONNX has none of which fits."""
-    held = held or {}
-    node = Node(op, (*feeds, *held), ("y",), dict(attrs or {}))
+    """Return a case of an operator that ONNX has none of which fits.
+
+    Its inputs are `feeds`, then `held`, or as `order` has them, by letters.
+    """
+    held, domain = held or {}, OPERATORS[op].domain
+    node = Node(op, (*(order or (*feeds, *held)),), ("y",), dict(attrs or {}), domain=domain)
     types = {name: type_of(array) for name, array in (feeds | held).items()}
-    graph = Graph((node,), tuple(feeds), ("y",), types, held, {"": opset})
+    graph = Graph((node,), tuple(feeds), ("y",), types, held, {domain: 1, "": opset})
     return typed(graph), feeds
 
 
 X = np.float32([[0.5, -1.25, 3, 7.5], [-2, 0.25, 1, -6]])
+CODES = np.arange(16, dtype=np.uint8).reshape(2, 8) * 13
+
+
+def recurrent(gates: int) -> Feeds:
+    """Return the weights of a layer of two units that reads two numbers."""
+    w = np.resize(X / 8, (1, 2 * gates, 2))
+    return {"w": w, "r": w[:, ::-1].copy()}
+
 
 OWN = {
     "IsNaN": own("IsNaN", {"x": X}),
@@ -118,6 +129,13 @@ OWN = {
     "TfIdfVectorizer": own("TfIdfVectorizer", {"x": np.array([2, 3, 1, 2, 3])}, {
         "pool_int64s": [2, 3, 2, 3], "ngram_counts": [0, 2], "ngram_indexes": [0, 1, 2],
         "min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 0, "mode": "TF"}),
+    "MatMulNBits": own("MatMulNBits", {"x": X}, {"K": 4, "N": 2, "bits": 4, "block_size": 16},
+                       held={"w": CODES.reshape(2, 1, 8), "s": X[:, :1]}),
+    "GatherBlockQuantized": own("GatherBlockQuantized", {"i": np.array([1, 0, 1])},
+                                {"bits": 4, "block_size": 16}, held={"w": CODES, "s": X[:, :1]},
+                                order="wis"),
+    **{op: own(op, {"x": X.reshape(4, 1, 2)}, {"hidden_size": 2}, held=recurrent(gates))
+       for op, gates in (("RNN", 1), ("GRU", 3), ("LSTM", 4))},
 }  # fmt: skip
 
 FOLDED = {
@@ -168,8 +186,8 @@ def converted(array: Array, dtype: str) -> Array:
 def is_type(graph: Graph, dtype: str) -> bool:
     """Tell whether ONNX has a node for operands of a dtype."""
     (node,) = graph.nodes
-    carried = operands(node)
-    inputs = onnx.defs.get_schema(node.op, graph.opset[""], "").inputs
+    carried = [] if node.domain else operands(node)  # of ONNX Runtime's own no schema is at hand
+    inputs = [] if node.domain else onnx.defs.get_schema(node.op, graph.opset[""], "").inputs
     name = {"float32": "float"}.get(dtype, dtype)
     return not carried or f"tensor({name})" in inputs[min(carried[0], len(inputs) - 1)].types
 
