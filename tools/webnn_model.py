@@ -48,9 +48,17 @@ def array_of(tensor: Case) -> Array:
     return np.array(data, kind).reshape(shape)
 
 
-def kinds(case: Case) -> set[str]:
-    """Return the element types of what a case takes and gives."""
-    return {one["type"] for one in (*case["inputs"].values(), *case["expected"].values())}
+def group(case: Case) -> str:
+    """Return which of the `GROUPS` a case is of."""
+    found = {one["type"] for one in (*case["inputs"].values(), *case["expected"].values())}
+    if found <= {"float32", "int8", "uint8"}:
+        return PLAIN
+    return GROUPS[1] if "float16" in found else GROUPS[2]
+
+
+PLAIN = "float32, int8, uint8 alone"
+GROUPS = (PLAIN, "float16 among them", "int32, int64 and unsigned ones among them")
+"""Element types of cases, the most important first."""
 
 
 class Maker:
@@ -155,12 +163,23 @@ def _cast(make: Maker) -> str:
 
 
 def _clamp(make: Maker) -> str:
-    kind = make.array("input").dtype
-    given = [float(b) if isinstance(b, str) else b
-             for b in map(make.options.get, ("minValue", "maxValue"))]  # fmt: skip
-    # A bound that is not a number is none.
-    bounds = ["" if b is None or math.isnan(b) else make.constant(b, kind) for b in given]
-    return make.add("Clip", make.value("input"), *bounds)
+    """Without a bound ONNX's Clip limits to the largest finite number, WebNN to infinity."""
+    kind, value = make.array("input").dtype, make.value("input")
+    bounds: dict[str, str] = {}
+    for key, none in (("minValue", -math.inf), ("maxValue", math.inf)):
+        bound = make.options.get(key, none)
+        bound = float(bound) if isinstance(bound, str) else bound
+        if bound != none and not math.isnan(bound):  # what is not a number limits nothing
+            bounds[key] = make.constant(bound, kind)
+    op = (
+        "Clip"
+        if len(bounds) == len(LIMITS)
+        else "".join(LIMITS[key] for key in bounds) or "Identity"
+    )
+    return make.add(op, value, *bounds.values())
+
+
+LIMITS = {"minValue": "Max", "maxValue": "Min"}
 
 
 def _linear(make: Maker) -> str:
@@ -407,7 +426,7 @@ def ulps_between(got: Array, wanted: Array) -> Array:
     """Return how many values of their type lie between two arrays', as float64; zeros are equal."""
     if got.dtype.kind != "f":
         apart = np.maximum(got, wanted) - np.minimum(got, wanted)
-        return apart.astype(np.uint64).astype(np.float64)
+        return np.asarray(apart).view(f"u{got.dtype.itemsize}").astype(np.float64)
 
     def place(array: Array) -> Array:
         bits = np.abs(array).view(f"i{array.dtype.itemsize}").astype(np.int64)
