@@ -20,7 +20,7 @@ from gpuedge.backends.device import OpenDevice
 from gpuedge.core.caps import Caps
 from gpuedge.core.kernel import KernelBlob, Number
 from gpuedge.device import Device
-from gpuedge.executors import gpu
+from gpuedge.executors import kernels
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.graph.ir import Graph
 
@@ -55,13 +55,13 @@ def _child(
     executor = GpuExecutor(watch, "child")
     executor.caps = limits or executor.caps
     executor._restricted.update(restricted)
-    library = gpu.texts()
+    library = kernels.texts()
     while True:
         try:
             graph, changed = pipe.recv()
         except EOFError:
             break
-        gpu.texts = lambda texts=library | changed: texts
+        kernels.texts = lambda texts=library | changed: texts
         try:
             made = executor.compile(graph)
             made.run({n: np.ones(graph.shape(n), np.float32) for n in graph.inputs})
