@@ -5,7 +5,7 @@ PYTEST_FLAGS ?= -n 3 --dist worksteal
 # tests start a thousand processes; without compiled modules each compiles the package anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-arm64 release-check drivers conformance onnx-cases networks generate lint bench clean
+.PHONY: help demo test test-long test-arm64 release-check drivers conformance onnx-cases webnn-cases networks generate lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## say what can be made
@@ -40,6 +40,9 @@ conformance: drivers ## run the conformance cases on every driver configuration,
 
 onnx-cases: drivers ## run ONNX's core cases on one driver of each level, write the table of docs/
 	@$(PY) tools/onnx_cases.py --run
+
+webnn-cases: drivers ## run WebNN's conformance cases on one driver of each level, write the table of docs/
+	@$(PY) tools/webnn_cases.py --run
 
 networks: drivers ## run whole networks on one driver of each level, write the table of docs/
 	@$(PY) tools/networks.py --run

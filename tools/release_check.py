@@ -28,6 +28,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-n", "3", "--dist", "worksteal", *CHO
 TOOLS = {
     "conformance": ("tools/conformance_table.py", "--resume"),
     "onnx-cases": ("tools/onnx_cases.py", "--resume"),
+    "webnn-cases": ("tools/webnn_cases.py", "--resume"),
     "networks": ("tools/networks.py", "--run"),
     "variants": ("benchmarks/variants.py",),
     "arm64": ("tools/arm64.py",),

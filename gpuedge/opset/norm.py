@@ -81,11 +81,11 @@ def _batch_norm(call: OperatorCall) -> Tensor | tuple[Tensor, ...]:
     scale, shift, middle, variance = (np.asarray(a, np.float64) for a in arrays)
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(variance + epsilon)
-        rest = shift - middle * factor
-    a = constant(factor.astype(np.float32).reshape(column))
-    b = constant(rest.astype(np.float32).reshape(column))
-    scaled = mapped(lambda x, a: x * a, x, a)
-    return mapped(lambda x, b: x + b, scaled, b)
+    # Not x factor + (shift - middle factor): near the mean its two terms are much larger than
+    # their sum, and so are the errors that they are rounded with.
+    a, b, m = (constant(row.astype(np.float32).reshape(column)) for row in (factor, shift, middle))
+    centred = mapped(lambda x, m: x - m, x, m)
+    return mapped(lambda c, a, b: c * a + b, centred, a, b)
 
 
 def _trained(call: OperatorCall, x: Tensor, epsilon: float) -> tuple[Tensor, ...]:
