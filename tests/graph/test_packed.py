@@ -211,6 +211,16 @@ def test_arguments_of_no_sense(given: dict[str, Any], tmp_path: Path) -> None:
         gpuedge.pack(**{**fit, **given})
 
 
+def test_ctrl_c_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gpuedge.pack(relu(), tmp_path / "a.gpuedge", shapes={"x": (2, 3)})
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_quantised_models_stay_integers_to_the_bit(tmp_path: Path) -> None:
     samples = [{"image": FEED["image"] * scale} for scale in (0.5, 1)]
     done = gpuedge.pack(DIGITS, tmp_path / "q.gpuedge", shapes=SHAPE, calibration=samples)
