@@ -103,7 +103,7 @@ class RuntimeExecutable(Protocol):
         """Compute every output of the segment, by name, with its dtype and shape.
 
         One call at a time, each in a thread of its own. Inputs are for reading only, and only until
-        this returns. What it returns is the caller's: nothing writes there any more.
+        this returns. What it returns is copied before the next call.
         """
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, TypeVar
 from weakref import ref
@@ -144,7 +145,9 @@ class PluginExecutor(OpenedDevice):
         except MemoryError as error:
             raise OutOfMemoryError(f"The device {self.device} has no memory left.") from error
         except BaseException as error:  # whatever its own thread ended with: none is a signal's
-            text = error.what if isinstance(error, GpuEdgeError) else str(error)
+            text = ""
+            with suppress(Exception):  # of a class of the plug-in's
+                text = error.what if isinstance(error, GpuEdgeError) else str(error)
             raise DriverError(
                 f"The device {self.device} raised an error.",
                 known=plain(f"{type(error).__name__}: {text}", MOST_SAID),
@@ -215,8 +218,9 @@ class PluginExecutable:
                 raise ClosedError("The executable was closed before this call.")
             executor.at_work = watchdog
             start = perf_counter_ns()
-            given_back = executor.call("run-failed", lambda: self._made.run(given), watchdog)
-            outputs = self._checked(given_back)
+            outputs = executor.call(
+                "run-failed", lambda: self._checked(self._made.run(given)), watchdog
+            )
             watchdog.pieces_done += 1
             spent_s = (perf_counter_ns() - start) / 1e9
             if spent_s > watchdog.quick_s:
@@ -225,7 +229,10 @@ class PluginExecutable:
             return outputs
 
     def _checked(self, outputs: Any) -> dict[str, Array]:
-        """Return outputs that are what the graph says. Raises DriverError (GE-405)."""
+        """Return copies of outputs that are what the graph says. Raises DriverError (GE-405).
+
+        Of what the plug-in keeps, by mistake or not, the next run may write over the values.
+        """
         if not isinstance(outputs, Mapping):
             raise self._wrong(f"outputs by name are a mapping, not {type(outputs).__name__}")
         checked = dict[str, Array]()
@@ -237,9 +244,7 @@ class PluginExecutable:
             if kind is not None and (array.dtype.name, array.shape) != (kind.dtype, kind.shape):
                 found = f"{array.dtype.name}[{','.join(map(str, array.shape))}]"
                 raise self._wrong(f"the output '{name}' is {found}, not {kind}")
-            # What lies in memory of the runtime may be written over by the next run.
-            is_own = array.flags.owndata and array.flags.writeable
-            checked[name] = array if is_own else np.array(array)
+            checked[name] = np.array(array)
         return checked
 
     def _wrong(self, what: str) -> DriverError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -138,9 +139,7 @@ def _outputs(
         if is_half:
             halve(node.op, outputs, call.inputs)
         return outputs
-    given = zip(call.names, call.inputs, strict=True)
-    types = {n: TensorType(x.dtype, x.shape) for n, x in given if x is not None}
-    inner = body(node, replace(graph, types={**graph.types, **types}))  # of a body's own as well
+    inner = _body(node, graph, call)
     if inner is None:
         why = why_open(node, graph)
         if why is not None:
@@ -150,10 +149,56 @@ def _outputs(
     return _by_body(inner, call)
 
 
+def _body(node: Node, graph: Graph, call: OperatorCall) -> Graph | None:
+    given = zip(call.names, call.inputs, strict=True)
+    types = {n: TensorType(x.dtype, x.shape) for n, x in given if x is not None}
+    return body(node, replace(graph, types={**graph.types, **types}))  # of a body's own as well
+
+
+def settled(node: Node, graph: Graph, known: dict[str, Tensor] | None = None) -> Graph | None:
+    """Return the body of a node for inputs of these types, None if it has none.
+
+    What depends on constants only is computed, branches are chosen, and inner nodes bring their own
+    bodies: planning it takes no onnx package.
+
+    Parameters
+    ----------
+    node : Node
+    graph : Graph
+    known : dict of str to Tensor, optional
+        As for `expand`.
+
+    Raises
+    ------
+    UnsupportedOpError (GE-501), ShapeError (GE-201)
+        As `expand`.
+    """
+    with _refused(node):
+        call = _call(node, graph, {} if known is None else known)
+        inner = None if operator_of(node) is not None else _body(node, graph, call)
+        if inner is None:
+            return None
+        kept = list[Node]()
+        values = _inside(inner, call)
+        _compute(inner.nodes, inner, values, kept)
+    outputs = tuple(takewhile(values.__contains__, inner.outputs))  # a body may lack optional ones
+    made = {*inner.inputs, *(n for each in kept for n in each.outputs)}
+    read = {n for each in kept for n in each.inputs if n} | {*outputs}
+    arrays = {n: values[n].array for n in sorted(read - made)}
+    constants = {n: a for n, a in arrays.items() if a is not None}
+    return replace(inner, nodes=tuple(kept), outputs=outputs, constants=constants)
+
+
+def _inside(inner: Graph, call: OperatorCall) -> dict[str, Tensor]:
+    """Return what is known inside a body before its nodes: its inputs and constants."""
+    given = zip(inner.inputs, call.inputs, strict=False)
+    known = {name: constant(array) for name, array in inner.constants.items()}
+    return known | {name: tensor for name, tensor in given if tensor is not None}
+
+
 def _by_body(inner: Graph, call: OperatorCall) -> tuple[Tensor, ...]:
     """Compose an operator that ONNX defines by others; what depends on constants only is folded."""
-    given = zip(inner.inputs, call.inputs, strict=False)
-    known = {name: tensor for name, tensor in given if tensor is not None}
+    known = _inside(inner, call)
     _compute(inner.nodes, inner, known)
     # A body may lack what is optional and not asked for; whoever names no output looks at none.
     asked = [*zip(inner.outputs, call.outputs, strict=False)]
@@ -163,19 +208,29 @@ def _by_body(inner: Graph, call: OperatorCall) -> tuple[Tensor, ...]:
     return tuple(known[name] if outer else NOTHING for name, outer in asked)
 
 
-def _compute(nodes: Iterable[Node], inner: Graph, known: dict[str, Tensor]) -> None:
-    """Add what the nodes of a body compute; of an If only the branch that a constant chooses."""
+def _compute(
+    nodes: Iterable[Node], inner: Graph, known: dict[str, Tensor], kept: list[Node] | None = None
+) -> None:
+    """Add what the nodes of a body compute; of an If only the branch that a constant chooses.
+
+    Those that are not folded are added to `kept`, if there is one.
+    """
     for node in nodes:
         test = known[node.inputs[0]].array if node.op == "If" else None
         if test is not None:
             chosen, names = branch(node, is_true=bool(test.reshape(-1)[0]))
-            _compute(chosen, inner, known)
-            known.update((n, known[o]) for n, o in zip(node.outputs, names, strict=True))
+            _compute(chosen, inner, known, kept)
+            for outer, name in zip(node.outputs, names, strict=True):
+                known[outer] = known[name]
+                if kept is not None and known[name].array is None:
+                    kept.append(Node("Identity", (name,), (outer,), {}, node.name))
             continue
         arrays = {n: known[n].array for n in node.inputs if n in known}
         present = {n: a for n, a in arrays.items() if a is not None}
         trimmed = replace(node, inputs=_given(node, known))
         folded = _folded(trimmed, present, inner, known) if len(present) == len(arrays) else None
+        if kept is not None and folded is None:
+            kept.append(replace(trimmed, body=settled(trimmed, inner, known)))
         tensors = folded or expand(trimmed, inner, known)
         known.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
 

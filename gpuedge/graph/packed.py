@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isnan
@@ -26,9 +27,8 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.record import MOST_WHOLE, UnfitError, plain, read
 from gpuedge.core.text import shown
-from gpuedge.graph import functions
 from gpuedge.graph.container import DTYPES, Container, is_packed, opened
-from gpuedge.graph.expand import infer, operator_of
+from gpuedge.graph.expand import infer, settled
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_COUNT, MAX_ELEMENTS, MAX_RANK
 from gpuedge.graph.reader import Fixed, Model, OnnxModel, Shapes, Signature
@@ -45,6 +45,9 @@ MODEL, KERNELS, ORIGINAL = "gpuedge/model", "gpuedge/kernels", "gpuedge/original
 
 CUT = 1024
 """Bytes of a weight from which on the original refers to it instead of repeating it."""
+
+MOST_NAME = 1024
+"""Characters of a value's name that go into the name of its part."""
 
 Names = Annotated[tuple[str, ...], range(MAX_COUNT)]
 Extent = Annotated[int, range(MAX_ELEMENTS + 1)]
@@ -148,8 +151,10 @@ class PackWriter:
         digest = hashlib.sha256(flat.data).digest()
         key = (name, array.dtype.name, array.shape, digest)
         if key not in self._known:
-            free = name or "attribute"
-            while free in self.parts or free.startswith(("gpuedge/", "__")):
+            free = name[:MOST_NAME] or "attribute"
+            if free.startswith(("gpuedge/", "__")):  # those are parts of ours, and of the format
+                free = f"~{free}"
+            while free in self.parts:
                 free = f"{free}~{len(self.parts)}"
             self.parts[free] = array
             self._known[key] = free
@@ -170,7 +175,10 @@ class PackWriter:
         )  # fmt: skip
 
     def _node(self, node: Node, graph: Graph) -> NodeRecord:
-        inner = functions.body(node, graph) if operator_of(node) is None else None
+        inner = node.body
+        if inner is None:
+            with suppress(ShapeError, UnsupportedOpError):  # only ONNX Runtime knows it
+                inner = settled(node, graph)
         attrs = {name: self._value(node, name, value) for name, value in node.attrs.items()}
         body = None if inner is None else plain(self.graph(inner))
         return NodeRecord(
@@ -184,18 +192,28 @@ class PackWriter:
         if isinstance(value, np.generic):
             value = value.item()
         held = value if isinstance(value, (tuple, list)) else (value,)
-        if all(isinstance(v, (bool, int, float, str)) for v in held):
+        if all(isinstance(v, (bool, int, str)) or _is_number(v) for v in held):
             return list(value) if isinstance(value, (tuple, list)) else value
         raise UnsupportedOpError(
             f"{node_label(node.op, node.name, node.outputs)} has the attribute {shown(name)}, "
             "which a packed model cannot hold.",
-            known="numbers, texts, lists of them and arrays of numbers can be held",
+            known="numbers but NaN, texts, lists of them and arrays of numbers can be held",
             hint="give sessions the ONNX file",
         )
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) and not isnan(value)
+
+
 def signatures(known: Mapping[str, Signature]) -> tuple[SignatureRecord, ...]:
-    """Return inputs or outputs as records."""
+    """Return inputs or outputs as records. Raises UnsupportedOpError."""
+    for name, (dtype, _) in known.items():
+        if dtype not in DTYPES:
+            raise UnsupportedOpError(
+                f"{shown(name)} is {dtype}, which a packed model cannot take or give.",
+                hint="give sessions the ONNX file",
+            )
     return tuple(SignatureRecord(n, dtype, dims) for n, (dtype, dims) in known.items())
 
 
@@ -253,9 +271,9 @@ class _GraphReader:
         types = {name: self._type(kind) for name, kind in record.types.items()}
         types.update((name, type_of(array)) for name, array in constants.items())
         graph = Graph(
-            tuple(self._node(node, is_body=is_body) for node in record.nodes),
+            tuple(self._node(node) for node in record.nodes),
             record.inputs, record.outputs, types, constants, record.opset,
-            tuple(self._node(node, is_body=True) for node in record.folded),
+            tuple(self._node(node) for node in record.folded),
         )  # fmt: skip
         self._check_order(graph)
         if not is_body:
@@ -267,12 +285,12 @@ class _GraphReader:
             raise self._file.damaged(f"it has the type {shown(record.dtype)}")
         return TensorType(record.dtype, record.shape)
 
-    def _node(self, record: NodeRecord, *, is_body: bool) -> Node:
+    def _node(self, record: NodeRecord) -> Node:
         if not any(record.outputs):
             raise self._file.damaged("a node has no outputs")
         attrs = {name: self._value(value) for name, value in record.attrs.items()}
         inner = None
-        if record.body is not None and not is_body:
+        if record.body is not None:
             inner = self.graph(read(GraphRecord, record.body), is_body=True)
         return Node(
             record.op, record.inputs, record.outputs, attrs, record.name, record.domain, inner
@@ -452,6 +470,8 @@ class PackedModel(Model):
                 graph = _GraphReader(self._file).graph(self._by_shapes[shapes])
             except UnfitError as error:
                 raise self._file.damaged(str(error)) from None
+            except RecursionError:
+                raise self._file.damaged("it is nested too deep") from None
             for name, (dtype, _) in self._outputs.items():
                 if name in graph.types and graph.types[name].dtype != dtype:
                     raise self._file.damaged(f"its output {shown(name)} is not {dtype}")

@@ -16,7 +16,7 @@ import numpy as np
 from gpuedge import __version__
 from gpuedge.core import config
 from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.core.errors import ModelError, PackError
+from gpuedge.core.errors import InputError, ModelError, PackError
 from gpuedge.core.text import shown
 from gpuedge.executors.kernels import key_of, printed
 from gpuedge.graph.container import About, is_packed, opened, written
@@ -156,6 +156,10 @@ def pack(
     ...     result = session.run({"image": image})
     """
     config.check_environment()
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"The file to write is given as a path, not as {type(path).__name__}.")
+    if not isinstance(devices, (list, tuple)):
+        raise InputError(f"Devices are given as a list of names, not as {type(devices).__name__}.")
     source, name, digest = _source(model)
     if calibration is not None:
         from gpuedge.executors.quantiser import quantize
@@ -168,7 +172,8 @@ def pack(
             known=f"values of {', '.join(sorted(map(shown, read.parameters)))} parametrise nodes",
             hint="give sessions the ONNX file, or make these inputs constants",
         )
-    sets = [shapes] if isinstance(shapes, Mapping) or shapes is None else list(shapes)
+    sides = signatures(read.inputs), signatures(read.outputs)
+    sets = [*shapes] if isinstance(shapes, (list, tuple)) and shapes else [shapes]
     sizes = list(dict.fromkeys(shapes_for(each, read) for each in sets))
     graphs = [read.with_shapes(each) for each in sizes]
     rows = [row for device in devices for row in _rows(device)]
@@ -182,7 +187,7 @@ def pack(
     given = read.serialised
     data = read.data if given is None else given.read()
     kept = original_of(data, writer, is_settled=given is not None)
-    record = ModelRecord(signatures(read.inputs), signatures(read.outputs), records, kept)
+    record = ModelRecord(*sides, records, kept)
     writer.parts[MODEL] = document(record)
     kernels, counts = _kernels([shaped.graph for shaped in graphs], rows)
     if kernels:
@@ -209,7 +214,10 @@ def _source(model: Any) -> tuple[Any, str, str]:
 
         data = contents(Path(model))
         return model, Path(model).name, hashlib.sha256(data).hexdigest()
-    data = bytes(model) if not hasattr(model, "SerializeToString") else model.SerializeToString()
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        data = bytes(model)
+    else:  # what is no model at all, the reader says
+        data = model.SerializeToString() if hasattr(model, "SerializeToString") else b""
     return model, "", hashlib.sha256(data).hexdigest()
 
 

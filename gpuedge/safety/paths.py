@@ -224,7 +224,7 @@ def write_atomic(path: Path, data: bytes) -> bool:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-        except OSError:
+        except BaseException:  # Ctrl-C as well: a large file takes seconds
             temporary.unlink(missing_ok=True)
             raise
     except (OSError, ValueError) as error:  # ValueError: no folder can have that name

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +134,91 @@ def test_operators_that_onnx_defines_by_others_bring_their_bodies(op: str, tmp_p
     graph = PackedModel.load(tmp_path / "a.gpuedge").specialise()
     found = CpuExecutor(engine="numpy").compile(graph).run({"x": x})["y"]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+WITHOUT_ONNX = """
+import sys
+for name in ("onnx", "onnxruntime", "ml_dtypes"):
+    sys.modules[name] = None
+import gpuedge, numpy as np
+feed = np.load(sys.argv[2])
+with gpuedge.Session(sys.argv[1], device="cpu") as session:
+    np.savez(sys.argv[3], **session.run({name: feed[name] for name in session.inputs}))
+"""
+
+
+def loss_of_both() -> onnx.ModelProto:
+    """Return a model of operators whose bodies hold constants, branches and further bodies."""
+    nodes = [
+        helper.make_node("SoftmaxCrossEntropyLoss", ["x", "t", "w"], ["loss"], reduction="mean"),
+        helper.make_node("RMSNormalization", ["x", "s"], ["r"], axis=1),
+        helper.make_node("Shrink", ["r"], ["y"], bias=0.25, lambd=0.5),
+        helper.make_node("AffineGrid", ["theta", "size"], ["grid"]),
+    ]
+    weights = [weight("w", np.arange(1, 6).astype(np.float32))]
+    weights.append(weight("size", np.array([2, 3, 4, 5])))
+    inputs = [value("x", [2, 5, 2]), helper.make_tensor_value_info("t", 7, [2, 2])]
+    weights.append(weight("s", np.arange(10).reshape(5, 2).astype(np.float32)))
+    outputs = [value("loss", []), value("y", [2, 5, 2]), value("grid", [2, 4, 5, 2])]
+    proto: onnx.ModelProto = model(
+        nodes, [*inputs, value("theta", [2, 2, 3])], outputs, weights
+    )  # fmt: skip
+    proto.opset_import[0].version = 23
+    return proto
+
+
+def test_bodies_take_no_onnx(tmp_path: Path) -> None:
+    proto, random = loss_of_both(), np.random.default_rng(4)
+    gpuedge.pack(proto, tmp_path / "a.gpuedge")
+    x, theta = (random.standard_normal(s).astype(np.float32) for s in ((2, 5, 2), (2, 2, 3)))
+    feed: dict[str, Any] = {"x": x, "t": np.eye(2, dtype=np.int64), "theta": theta}
+    np.savez(tmp_path / "feed.npz", x=x, t=feed["t"], theta=theta)
+    command = [sys.executable, "-c", WITHOUT_ONNX]
+    files = [tmp_path / name for name in ("a.gpuedge", "feed.npz", "found.npz")]
+    subprocess.run([*command, *map(str, files)], check=True, timeout=60)
+    wanted = by_reference(proto, feed)
+    with np.load(files[-1]) as found:
+        for name, right in wanted.items():
+            np.testing.assert_allclose(found[name], right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["__w", "w" * 5000])
+def test_names_that_the_format_does_not_take(name: str, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Add", ["x", name], ["z"])]
+    nodes.append(helper.make_node("Mul", ["z", "gpuedge/model"], ["y"]))
+    weights = [weight(n, np.array([3, 4], np.float32)) for n in (name, "gpuedge/model")]
+    proto = model(nodes, [value("x", [2])], [value("y", [2])], weights)
+    gpuedge.pack(proto, tmp_path / "a.gpuedge")
+    with gpuedge.Session(tmp_path / "a.gpuedge", device="cpu") as session:
+        np.testing.assert_array_equal(session.run([np.array([1, 2], np.float32)])["y"], [12, 24])
+
+
+@pytest.mark.parametrize("kind", [onnx.TensorProto.STRING, onnx.TensorProto.BFLOAT16])
+def test_inputs_that_a_pack_cannot_take(kind: int, tmp_path: Path) -> None:
+    made = [helper.make_tensor_value_info(name, kind, [2]) for name in "xy"]
+    proto = model([helper.make_node("Identity", ["x"], ["y"])], made[:1], made[1:])
+    with pytest.raises(UnsupportedOpError, match="cannot take"):
+        gpuedge.pack(proto, tmp_path / "a.gpuedge")
+
+
+@pytest.mark.parametrize(
+    "given", [{"shapes": 5}, {"shapes": []}, {"path": 3}, {"model": None}, {"devices": None},
+              {"devices": "vulkan"}]
+)  # fmt: skip
+def test_arguments_of_no_sense(given: dict[str, Any], tmp_path: Path) -> None:
+    fit: dict[str, Any] = {"model": relu(), "path": tmp_path / "a.gpuedge", "shapes": {"x": (2, 3)}}
+    with pytest.raises(GpuEdgeError, match=r"not as|list of|read from"):
+        gpuedge.pack(**{**fit, **given})
+
+
+def test_ctrl_c_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gpuedge.pack(relu(), tmp_path / "a.gpuedge", shapes={"x": (2, 3)})
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_quantised_models_stay_integers_to_the_bit(tmp_path: Path) -> None:

@@ -24,15 +24,34 @@ from gpuedge.graph.writer import to_bytes
 
 STEPS = ("load", "open", "supports", "compile", "run", "close")
 HARMS = ("kill", "exit", "hang", "raise", "missing")
-LIES = ("shape", "dtype", "nan", "wrong", "unstable", "nothing", "none", "list")
+LIES = (
+    "shape", "dtype", "nan", "wrong", "unstable", "nothing", "none", "list", "mapping",
+    "speechless",
+)  # fmt: skip
 NAMES = (
-    "right", "quick", "slow", "part", "refuses", "kept", "writes",
+    "right", "quick", "slow", "part", "refuses", "kept", "owned", "writes",
     *(f"{harm}_{step}" for harm in HARMS for step in STEPS), *(f"lies_{lie}" for lie in LIES),
 )  # fmt: skip
 
 
 class FakeError(Exception):
     """What some package calls its own error."""
+
+
+class SpeechlessError(Exception):
+    """An error that has no text."""
+
+    def __str__(self) -> str:
+        """Fail."""
+        raise ValueError
+
+
+class NoMapping(dict[str, Any]):
+    """A dictionary in which nothing is found."""
+
+    def get(self, *args: Any) -> Any:
+        """Fail."""
+        raise FakeError("no look-ups today")
 
 
 def is_here(name: str) -> bool:
@@ -132,6 +151,10 @@ class Executable:
         outputs = dict(zip(self.graph.outputs, self.known[key], strict=True))
         if self.fake.does == "quick":
             return {name: array.copy() for name, array in outputs.items()}
+        if self.fake.does == "owned":
+            for name, array in outputs.items():
+                self.memory.setdefault(name, np.empty_like(array))[...] = array
+            return self.memory
         if self.fake.does == "kept":
             return self.views(outputs)
         return self.lie(outputs) if self.fake.does.startswith("lies_") else outputs
@@ -151,6 +174,10 @@ class Executable:
             return list(outputs.values())
         if told == "nothing":
             return {}
+        if told == "mapping":
+            return NoMapping(outputs)
+        if told == "speechless":
+            raise SpeechlessError
         return {name: wrong(told, array, self.runs) for name, array in outputs.items()}
 
     def close(self) -> None:

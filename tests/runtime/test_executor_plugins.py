@@ -185,16 +185,17 @@ except gpuedge.UnsupportedOpError as error:
 
 def test_memory_of_an_executor_never_becomes_the_callers(package: Path, tmp_path: Path) -> None:
     program = """
-with gpuedge.Session(MODEL, device="kept", fallback="error") as session:
-    first = session.run({"x": x})["y"]
-    session.run({"x": x * 2})
-    print(first.tolist() == right.tolist(), first.flags.writeable)
+for name in ("kept", "owned"):
+    with gpuedge.Session(MODEL, device=name, fallback="error") as session:
+        first = session.run({"x": x})["y"]
+        session.run({"x": x * 2})
+        print(first.tolist() == right.tolist(), first.flags.writeable)
 with gpuedge.Session(MODEL, device="later_writes") as session:
     print(session.run({"x": x})["y"].tolist() == right.tolist(), x[0, 0] == -1)
     print(session.health.failures[0].detail)
 """
     assert done(package, program, tmp_path) == [
-        "True True", "True True", "ValueError: assignment destination is read-only",
+        "True True", "True True", "True True", "ValueError: assignment destination is read-only",
     ]  # fmt: skip
 
 
@@ -254,6 +255,8 @@ FAULTS = {
     "lies_shape": ("wrong-numbers", "the output 'y' is float32[6,1], not float32[2,3]"),
     "lies_dtype": ("wrong-numbers", "the output 'y' is float64[2,3], not float32[2,3]"),
     "lies_nothing": ("wrong-numbers", "the output 'y' is NoneType, no array"),
+    "lies_mapping": ("run-failed", "FakeError: no look-ups today"),
+    "lies_speechless": ("run-failed", "SpeechlessError:"),
     "hang_run": ("device-hung", "did not answer within"),
 }
 
