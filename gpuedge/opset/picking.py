@@ -223,11 +223,12 @@ def _unique_of_sorted(x: Tensor, along: int, call: OperatorCall) -> tuple[Tensor
         at(rising, p), at(rising, (choose([p[0] - 1], p[0] - 1, Index()),))), 1.0))  # fmt: skip
     groups = running_sum(is_new, 0)
     groups.span = 1.0, float(count)
-    starts = upper_bound(groups, 0, count)
+    bounds = upper_bound(groups, 0, count + 1)
+    starts = view(bounds, (count,), lambda p: p)
     total = computed((1,), "int64", lambda _: at(groups, (Index(count - 1),)))
     total.span = groups.span
-    # starts from the number of groups on are the count, so the last group ends there as well
-    ends = _taken(starts, groups)
+    # bounds from the number of groups on are the count, so the last group ends there as well
+    ends = _taken(bounds, groups)
     chosen, number = starts, mapped(lambda g: g - 1.0, groups)
     if not call.integer("sorted", 1):
         first = mapped(lambda f, o: pick(f, o, float(count)), is_new, by_size)

@@ -101,9 +101,12 @@ def test_many_rows(reduction: str) -> None:
 
 @pytest.mark.parametrize("is_sorted", [0, 1])
 @pytest.mark.parametrize("extent", [500, 1500])
-def test_distinct_elements_of_a_long_row(extent: int, is_sorted: int) -> None:
-    x = np.random.default_rng(12).integers(-300, 300, extent).astype(np.float32)
-    x[7::50] = np.nan
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_distinct_elements_of_a_long_row(extent: int, is_repeated: bool, is_sorted: int) -> None:
+    x = np.random.default_rng(12).permutation(extent).astype(np.float32)
+    if is_repeated:
+        x //= 4
+        x[7::50] = np.nan
     names = ["y", "first", "place", "times"]
     node = helper.make_node("Unique", ["x"], names, sorted=is_sorted)
     inputs = [helper.make_tensor_value_info("x", 1, x.shape)]
