@@ -722,18 +722,24 @@ class GpuExecutable:
         """Return an output on the host, in `memory` if it can be read into that."""
         open_size = self.plan.open.get(name)
         try:
-            if name in self.plan.fixed:
-                return np.array(self.plan.fixed[name])
             if open_size is None:
+                if name in self.plan.fixed:
+                    return np.array(self.plan.fixed[name])
                 kind = self.graph.types[name]
                 return self._numbers(name, kind.dtype, kind.shape, memory)
-            count = int(self._numbers(open_size.count, "int64", (1,))[0])
-            if open_size.axis == 0:
+            count = int(self._known_or_read(open_size.count, "int64", (1,))[0])
+            if open_size.axis == 0 and name not in self.plan.fixed:
                 return self._numbers(name, open_size.dtype, (count, *open_size.shape[1:]))
-            whole = self._numbers(name, open_size.dtype, open_size.shape)
+            whole = self._known_or_read(name, open_size.dtype, open_size.shape)
             return np.ascontiguousarray(whole[(slice(None),) * open_size.axis + (slice(count),)])
         except MemoryError as error:
             raise OutOfMemoryError(f"No memory for the output '{name}': {error}") from error
+
+    def _known_or_read(self, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
+        known = self.plan.fixed.get(name)
+        if known is None:
+            return self._numbers(name, dtype, shape)
+        return np.asarray(known, dtype).reshape(shape)
 
     def _numbers(
         self, name: str, dtype: str, shape: tuple[int, ...], memory: Array | None = None

@@ -117,14 +117,16 @@ def _renamed(node: Node, names: Mapping[str, str], prefix: str) -> Node:
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Rename values in a graph and in those of its nodes, where none of them is hidden."""
+    """Rename values around a graph in it and in those of its nodes; its own hide them."""
+    own = {value.name for value in (*graph.input, *graph.initializer)}
+    own.update(name for node in graph.node for name in node.output)
+    names = {old: new for old, new in names.items() if old not in own}
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 _rename(inner, names)
-    for value in (*graph.initializer, *graph.output, *graph.value_info):
+    for value in graph.output:
         value.name = names.get(value.name, value.name)
 
 

@@ -233,11 +233,15 @@ def _lengths(call: OperatorCall) -> tuple[Limit, ...]:
 def _is_otherwise(call: OperatorCall) -> bool:
     """Tell whether ONNX Runtime rounds every step to float16, or has these masks otherwise.
 
-    It refuses a mask of fewer keys than there are, and shows scores without their mask.
+    It refuses a mask of fewer keys than there are, and shows scores without their mask. After a
+    past, one query reads keys after its own too, in spite of `is_causal`.
     """
     mask, is_shown = call.optional(3), len(call.outputs) > 3 and bool(call.outputs[3])
-    if call.input(0).dtype == "float16" or mask is None:
-        return call.input(0).dtype == "float16"
+    is_one = call.shape(0)[-2] == 1 and call.shape(1)[-2] > 1 and call.has(4)
+    if call.input(0).dtype == "float16" or (is_one and call.integer("is_causal", 0)):
+        return True
+    if mask is None:
+        return False
     is_short = mask.shape[-1] < call.shape(1)[-2] and not call.has(4)
     return is_short or (is_shown and call.integer("qk_matmul_output_mode", 0) == 2)
 

@@ -114,12 +114,14 @@ def _carried(total: Array, carry: Carry | None) -> Array:
 
 
 def _wide(array: Array, carry: Carry | None = None) -> Array:
-    """Return numbers to compute with: float32 for float16, for integers and bool float64."""
-    if carry is not None:
-        return array.astype(np.float64)
-    if array.dtype == np.float16:
+    """Return numbers to compute with: float32 for float16, for all but floats of numpy float64.
+
+    Integers of 4 bits among them, which numpy would compute modulo 16.
+    """
+    if carry is None and array.dtype == np.float16:
         return array.astype(np.float32)
-    return array.astype(np.float64) if array.dtype.kind in "iub" else array
+    is_float = carry is None and array.dtype.kind == "f"
+    return array if is_float else array.astype(np.float64)
 
 
 class Elements:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gpuedge.core.errors import ShapeError, UnsupportedOpError
 from gpuedge.opset.call import OPEN_SIZE, OperatorCall
-from gpuedge.opset.expr import LoadExpr, apply, loads
+from gpuedge.opset.expr import Expr, LoadExpr, apply, loads
 from gpuedge.opset.index import Axis, Chosen, Index, axis, sole, substitute, unflatten
 from gpuedge.opset.tensor import Constant, Length, Map, Reduce, Tensor, at, computed, given
 from gpuedge.opset.tensor import reachable as all_of
@@ -29,7 +29,7 @@ def followed(
 
     Composed again, of inputs one longer, the outputs must be one longer along an axis, and read
     these inputs at its positions only. With `cuts` (Slice) an axis may also stay as it is: as many
-    elements of it are right as the inputs have, at most.
+    elements of it are right as the inputs have, at most. Or it may lack some at its end.
 
     Raises
     ------
@@ -38,6 +38,7 @@ def followed(
     """
     named = {n: t.length for n, t in zip(call.names, call.inputs, strict=True) if t and t.length}
     first, count = next((name, length.count) for name, length in named.items())
+    extent = next(t.shape[t.length.axis] for t in call.inputs if t and t.length)
     if any(length.count is not count for length in named.values()):
         listed = " and ".join(map(repr, named))
         raise call.unsupported(f"reads {listed}, which need not be equally long, as values tell")
@@ -51,7 +52,10 @@ def followed(
             if any(t.serial in open_axes for t in tensor.reads):
                 open_axes[tensor.serial] = _followed_along(tensor, open_axes, cuts=cuts)
         for tensor, other in zip(outputs, longer, strict=True):
-            tensor.length = _length(tensor.shape, other.shape, open_axes[other.serial], count, cuts)
+            along = open_axes[other.serial]
+            tensor.length = _length(
+                tensor.shape, other.shape, along, count, extent if cuts else None
+            )
     except (ShapeError, UnsupportedOpError, LookupError, ValueError):
         raise call.unsupported(
             f"reads {first!r}, {OPEN_SIZE}, other than place by place (the CPU can; or "
@@ -120,14 +124,24 @@ def _where(test: Sequence[Index], index: Index) -> Index:
 
 
 def _length(
-    shape: tuple[int, ...], longer: tuple[int, ...], along: int, count: Tensor, cuts: bool
+    shape: tuple[int, ...], longer: tuple[int, ...], along: int, count: Tensor, extent: int | None
 ) -> Length:
-    """Return the length of an output. Raises LookupError where it does not follow."""
-    if cuts and shape == longer:
-        most = float(shape[along])
-        fewer = computed(count.shape, count.dtype, lambda p: apply("min", at(count, p), most))
-        fewer.span = 0.0, most
-        return Length(along, fewer)
+    """Return the length of an output. Raises LookupError where it does not follow.
+
+    `extent` is that of what Slice cuts, None of other operators.
+    """
+    most = shape[along]
+    if extent is not None and shape == longer:
+        return Length(along, _cut(count, most, lambda n: apply("min", n, float(most))))
     if longer != tuple(n + (i == along) for i, n in enumerate(shape)):
         raise LookupError(along)
-    return Length(along, count)
+    if extent is None or most == extent:
+        return Length(along, count)
+    fewer = float(extent - most)  # those before a negative end
+    return Length(along, _cut(count, most, lambda n: apply("max", n - fewer, 0.0)))
+
+
+def _cut(count: Tensor, most: int, cut: Callable[[Expr], Expr]) -> Tensor:
+    fewer = computed(count.shape, count.dtype, lambda p: cut(at(count, p)))
+    fewer.span = 0.0, float(most)
+    return fewer

@@ -18,7 +18,7 @@ from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import ANY, PICKS, Operator
 from gpuedge.opset.reduce import ranked
 from gpuedge.opset.scan import running_sum
-from gpuedge.opset.sorting import MOST_RANKED, order, upper_bound
+from gpuedge.opset.sorting import MOST_RANKED, is_same, order, upper_bound
 from gpuedge.opset.tensor import (
     Combine,
     Length,
@@ -128,7 +128,7 @@ class _Slices:
         if size > 1:
             i, j = axes((count, count))
             step = axis(2, size)
-            same = _same(at(rows, (i, step)), at(rows, (j, step)))
+            same = is_same(at(rows, (i, step)), at(rows, (j, step)))
             place = pick(same, float(size), Position(step))
             self._differ = Tensor((count, count), "int64", Reduce("min", (size,), place))
             self._differ.span = 0.0, float(size)
@@ -141,16 +141,12 @@ class _Slices:
 
     def same(self, i: Index, j: Index) -> Expr:
         """1 where two of them are the same, else 0."""
-        return _same(*self._ends(i, j))
+        return is_same(*self._ends(i, j))
 
     def before(self, i: Index, j: Index) -> Expr:
         """1 where the first is less than the second, else 0; NaN is more than any number."""
         a, b = self._ends(i, j)
         return larger(above(b, a), apply("none", b) * (1.0 - apply("none", a)))
-
-
-def _same(a: Expr, b: Expr) -> Expr:
-    return larger(equal(a, b), apply("none", a) * apply("none", b))
 
 
 def _counted(
@@ -223,15 +219,16 @@ def _unique_of_sorted(x: Tensor, along: int, call: OperatorCall) -> tuple[Tensor
     row = reshape(x, (count,))
     by_size = order(row, 0, count)
     rising = _taken(row, by_size)
-    is_new = computed((count,), "int64", lambda p: where([p[0] - 1], 1.0 - equal(
+    is_new = computed((count,), "int64", lambda p: where([p[0] - 1], 1.0 - is_same(
         at(rising, p), at(rising, (choose([p[0] - 1], p[0] - 1, Index()),))), 1.0))  # fmt: skip
     groups = running_sum(is_new, 0)
     groups.span = 1.0, float(count)
-    starts = upper_bound(groups, 0, count)
+    bounds = upper_bound(groups, 0, count + 1)
+    starts = view(bounds, (count,), lambda p: p)
     total = computed((1,), "int64", lambda _: at(groups, (Index(count - 1),)))
     total.span = groups.span
-    # starts from the number of groups on are the count, so the last group ends there as well
-    ends = _taken(starts, groups)
+    # bounds from the number of groups on are the count, so the last group ends there as well
+    ends = _taken(bounds, groups)
     chosen, number = starts, mapped(lambda g: g - 1.0, groups)
     if not call.integer("sorted", 1):
         first = mapped(lambda f, o: pick(f, o, float(count)), is_new, by_size)

@@ -16,6 +16,7 @@ from gpuedge.opset.elementwise import above, larger, pick
 from gpuedge.opset.expr import Expr, Position, apply
 from gpuedge.opset.index import Index, Loaded, axes, axis, of
 from gpuedge.opset.logic import equal
+from gpuedge.opset.operator import FLOATS
 from gpuedge.opset.tensor import Reduce, Tensor, at, computed, constant, view
 
 MOST_RANKED: Final = 512
@@ -40,7 +41,7 @@ def order(x: Tensor, along: int, count: int, *, largest: bool = False) -> Tensor
     Parameters
     ----------
     x : Tensor
-        Of any rank from 1; NaN compares as equal to everything, and has no place of its own.
+        Of any rank from 1; NaN is more than any number, as in numpy and PyTorch.
     along : int
     count : int
         How many, from 1 to the extent of the axis.
@@ -106,6 +107,16 @@ def _further(found: Tensor, rising: Tensor, along: int, by: int) -> Tensor:
     return result
 
 
+def _exceeds(a: Expr, b: Expr) -> Expr:
+    """1 where one is more than the other, else 0; NaN is more than any number."""
+    return (1.0 - apply("none", b)) * pick(apply("none", a), 1.0, above(a, b))
+
+
+def is_same(a: Expr, b: Expr) -> Expr:
+    """1 where both are the same number, or both are NaN, else 0."""
+    return larger(equal(a, b), apply("none", a) * apply("none", b))
+
+
 def _power(extent: int) -> int:
     return 1 << (extent - 1).bit_length()
 
@@ -135,8 +146,11 @@ class _Keys:
             at(self.x, self._moved(position, of(Loaded(place, 0, self.extent - 1))))
             for place in (one, other)
         )
-        ahead = above(a, b) if self.largest else above(b, a)
-        before = ahead + equal(a, b) * above(other, one)
+        more, less = (a, b) if self.largest else (b, a)
+        if self.x.dtype in FLOATS:
+            before = _exceeds(more, less) + is_same(a, b) * above(other, one)
+        else:
+            before = above(more, less) + equal(a, b) * above(other, one)
         if self.extent == _power(self.extent):
             return before
         # nothing has a larger place than any element, so that its place tells
@@ -187,7 +201,7 @@ class _Keys:
         to = of(Loaded(partner, 0, shape[self.along] - 1))
         own, other = at(found, here), at(found, self._moved(here, to))
         first, second = pick(is_second, other, own), pick(is_second, own, other)
-        # both elements of a pair ask the same, so that none is lost even where NaN has no place
+        # both elements of a pair ask the same, so that none is lost where a device knows no NaN
         is_sorted = self._is_before(here, first, second)
         return self._made(shape[self.along], pick(is_sorted, own, other))
 
@@ -215,4 +229,4 @@ class _Keys:
         return self._cleaned(kept, run)
 
 
-__all__ = ["MOST_RANKED", "order", "upper_bound"]
+__all__ = ["MOST_RANKED", "is_same", "order", "upper_bound"]

@@ -52,7 +52,18 @@ SCAN = helper.make_graph(
     [value("s", [3]), value("r", [3])], [value("t", [3]), value("row", [3])],
     [weight("k", np.float32(2))],
 )  # fmt: skip
+SAME_NAMES = helper.make_graph(
+    [node("Scan", ["s", "c"], ["u", "rows"], body=SCAN, num_scan_inputs=1),
+     node("Add", ["u", "r"], ["v"])], "outer",
+    [value("s", [3]), value("r", [3])], [value("v", [3]), value("rows", [2, 3])],
+    [weight("c", np.arange(6, dtype=np.float32).reshape(2, 3))],
+)  # fmt: skip
 MODELS: dict[str, onnx.ModelProto] = {
+    "a Scan in a Scan with the same names": model(
+        [node("Scan", ["h", "x"], ["y", "z"], body=SAME_NAMES, num_scan_inputs=1,
+              scan_input_axes=[1])],
+        [value("x", [3, 4])], [value("y", None), value("z", None)],
+        [weight("h", np.ones(3, np.float32))]),
     "Loop": looped("n", "", repeated(ON)),
     "Loop with a condition": looped("n", "yes", repeated(ON)),
     "Loop until": looped("", "yes", repeated(WHILE, weight("most", np.int64(2)))),

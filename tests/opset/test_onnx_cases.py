@@ -161,6 +161,26 @@ def test_attention_without_what_it_keeps(names: list[str]) -> None:
     assert [node.op for node in checked.nodes] == ["Attention"]
 
 
+def test_one_query_after_a_past_reads_no_key_after_its_own() -> None:
+    """ONNX Runtime lets it read all of them."""
+    rng = np.random.default_rng(3)
+    shapes = {"q": (1, 2, 1, 4), "k": (1, 2, 5, 4), "v": (1, 2, 5, 4),
+              "pk": (1, 2, 1, 4), "pv": (1, 2, 1, 4)}  # fmt: skip
+    feeds = {n: rng.normal(size=shape).astype(np.float32) for n, shape in shapes.items()}
+    node = helper.make_node("Attention", ["q", "k", "v", "", "pk", "pv"],
+                                 ["y", "present_k", "present_v"], is_causal=1)  # fmt: skip
+    ends = [helper.make_tensor_value_info(n, 1, shapes.get(n))
+            for n in (*shapes, *node.output)]  # fmt: skip
+    graph = helper.make_graph([node], "g", ends[:5], ends[5:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    keys, values = (np.concatenate([feeds["p" + n], feeds[n]], 2)[:, :, :2] for n in "kv")
+    weights = np.exp((feeds["q"].astype(float) * keys).sum(-1) / 2)[..., None]
+    wanted = (weights * values).sum(2, keepdims=True) / weights.sum(2, keepdims=True)
+    for device in ("cpu", plan_device()):
+        with gpuedge.Session(proto, device=device) as session:
+            np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("asked", [["y"], ["output_mean"], ["y", "output_var"]])
 @pytest.mark.parametrize("is_named", [True, False])
 def test_normalisation_in_training_without_its_means(asked: list[str], is_named: bool) -> None:

@@ -10,9 +10,11 @@ import pytest
 from graph_cases import Case, broadcasts, gemms, matrices, moves, possible, softmaxes, windows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.ir import Array
+from gpuedge.graph.reader import OnnxModel
 from gpuedge.opset.elementwise import ROWS
 
 UNARY = sorted({row.op for row in ROWS if len(row.operands) == 1} | {"Clip", "Gelu"})
@@ -106,3 +108,22 @@ def test_erf_is_as_exact_as_float32_allows() -> None:
     exact = np.vectorize(math.erf)(x.astype(np.float64))
     found = run(NUMPY, Case("Erf", [x.shape]), {"x0": x})
     np.testing.assert_array_max_ulp(found, exact.astype(np.float32), maxulp=1)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+def test_integers_of_4_bits_do_not_wrap(dtype: str) -> None:
+    """Numpy subtracts them modulo 16."""
+    codes, zeros, kind = np.arange(16), np.arange(16)[::-1], getattr(TensorProto, dtype.upper())
+    if dtype == "int4":
+        codes, zeros = codes - 8, zeros - 8
+    held = [helper.make_tensor(n, kind, [16], v.tolist()) for n, v in (("q", codes), ("z", zeros))]
+    held.append(numpy_helper.from_array(np.full(16, 0.5, np.float32), "s"))
+    nodes = [helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=0),
+             helper.make_node("Mul", ["w", "x"], ["y"])]  # fmt: skip
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [16]) for n in "xy"]
+    opset = [helper.make_opsetid("", 21)]
+    proto = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], held),
+                              opset_imports=opset, ir_version=10)  # fmt: skip
+    x = np.ones(16, np.float32)
+    graph = OnnxModel.load(proto).specialise({"x": x.shape})
+    np.testing.assert_array_equal(NUMPY.compile(graph).run({"x": x})["y"], (codes - zeros) * 0.5)

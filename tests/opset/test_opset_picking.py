@@ -84,6 +84,10 @@ FOLLOWING: dict[str, tuple[onnx.ModelProto, Callable[[Array, Array], Array]]] = 
                lambda z, x: np.pad(z.T, ((0, 0), (1, 2)))),
     "the first": (model(node("Slice", ["z", "zero", "three", "one"], ["y"]), zero=[0], three=[3],
                         one=[1]), lambda z, x: z[:, :3]),
+    "but the last two": (model(node("Slice", ["z", "zero", "end", "one"], ["y"]), zero=[0],
+                               end=[-2], one=[1]), lambda z, x: z[:, :-2]),
+    "no row": (model(node("Slice", ["z", "zero", "zero", "zero"], ["y"]), zero=[0]),
+               lambda z, x: z[:0]),
     "parts": (model(ROWS, node("Split", ["t"], ["a", "b"], axis=1),
                     node("Sub", ["a", "b"], ["y"])), lambda z, x: (z[0] - z[1])[:, None]),
 }  # fmt: skip
