@@ -1,4 +1,6 @@
-"""What you will see: text of a small transformer, whose cache never leaves the device.
+"""What you will see: letters of a small transformer, whose cache never leaves the device.
+
+Its weights are drawn at random, so the text means nothing; it is the same on every device.
 
 The caches that a step gives are the inputs of the next one, as arrays on the device: two integers
 go there per step, and the scores come back.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 
 import numpy as np
-import onnxruntime
 from ranking import model, requests
 
 import gpuedge
@@ -20,11 +19,14 @@ def main() -> None:
     device = sys.argv[1] if len(sys.argv) > 1 else "auto"
     rng = np.random.default_rng(2019)
     proto, feed = model(rng), requests(rng, 64)
+    with gpuedge.Session(proto, device=device) as session:
+        scores = session.run(feed)["score"]
+        print("computed by", *sorted({row.device for row in session.placement}))
+    import onnxruntime  # noqa: PLC0415 - after gpuedge, which turns its telemetry off
+
     theirs = onnxruntime.InferenceSession(
         proto.SerializeToString(), providers=["CPUExecutionProvider"]
     ).run(None, feed)[0]  # fmt: skip
-    with gpuedge.Session(proto, device=device) as session:
-        scores = session.run(feed)["score"]
     best = np.argsort(-scores[:, 0])[:5]
     print("best candidates:", ", ".join(f"{i} ({scores[i, 0]:.3f})" for i in best))
     print(f"largest difference from ONNX Runtime: {np.abs(scores - theirs).max():.1e}")

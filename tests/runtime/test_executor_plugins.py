@@ -314,7 +314,7 @@ with gpuedge.Session(MODEL, device="later_kill_run") as session:
 
 AUTO = """
 import time
-big = model(*["Erf"] * 6, shape=({size}, {size}))
+big = model(*["Erf"] * 30, shape=({size}, {size}))
 x = np.ones(({size}, {size}), np.float32)
 ends = time.monotonic() + 60
 with gpuedge.config(backends=[{name!r}]), gpuedge.Session(big) as session:
