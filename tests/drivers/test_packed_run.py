@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import daily
 import numpy as np
 import pytest
 from farm import answer
@@ -16,7 +17,7 @@ LEVELS = [
 
 
 @pytest.mark.driver
-@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("name", daily.some(LEVELS, 3))
 @pytest.mark.parametrize("packages", ["onnx", "onnx,onnxruntime,ml_dtypes"])
 def test_a_device_runs_a_packed_model_without_onnx(
     name: str, packages: str, tmp_path: Path

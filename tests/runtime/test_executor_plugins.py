@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import daily
 import executor_fakes
 import pytest
 
@@ -261,7 +262,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", daily.some(FAULTS, 3))
 def test_request_that_an_executor_fails_is_answered_by_the_cpu(
     package: Path, tmp_path: Path, fault: str
 ) -> None:
@@ -335,7 +336,7 @@ with gpuedge.config(backends=[{name!r}]), gpuedge.Session(big) as session:
     [
         ("quick", 800, "quick:0 selected ok 0"),
         pytest.param("slow", 300, "cpu measured-slower cpu 0", marks=pytest.mark.long),
-        ("later_lies_wrong", 300, "cpu drifted cpu 1"),
+        pytest.param("later_lies_wrong", 300, "cpu drifted cpu 1", marks=pytest.mark.long),
         ("later_refuses", 300, "cpu unsupported-op cpu 1"),
     ],
 )
