@@ -15,7 +15,7 @@ CHILD = Path(__file__).with_name("more_operators_child.py")
 CASES = 62
 
 
-@pytest.mark.parametrize("name", daily.in_turn(FARM))
+@pytest.mark.parametrize("name", daily.others_long(FARM, daily.of_today(FARM)[daily.turn(2) :: 2]))
 def test_single_nodes(name: str) -> None:
     rows = json.loads(answer(CHILD, name, timeout=480))
     assert len(rows) == CASES

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.driver
 PLUGIN = farm.ROOT / "examples" / "plugins" / "gpuedge-opencl"
 ICD = Path("/etc/OpenCL/vendors/pocl.icd")
 CHILD = Path(__file__).with_name("opencl_child.py")
-SHARES = 97
+SHARES = 199
 """So many shares do the cases of a daily run have."""
 
 

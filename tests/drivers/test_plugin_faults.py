@@ -227,6 +227,7 @@ def test_each_costs_its_own_row(faulty: dict[str, str]) -> None:
     assert rows["vulkan"][0] == "ok"
 
 
+@pytest.mark.long
 def test_command_line_works_beside_them(faulty: dict[str, str]) -> None:
     """Plug-ins are listed without being named, one that hangs when it is imported too."""
     done = run(faulty, "-m", "gpuedge", "probe", "--json", "--deadline", "120")

@@ -40,7 +40,7 @@ def failures(configuration: str, number: int, count: int, timeout: float) -> lis
 
 
 @pytest.mark.driver
-@pytest.mark.parametrize("name", daily.in_turn(FARM))
+@pytest.mark.parametrize("name", daily.others_long(FARM, daily.of_today(FARM)[daily.turn(2) :: 2]))
 def test_a_share(name: str) -> None:
     assert failures(name, daily.turn(SHARES), SHARES, 280) == []
 

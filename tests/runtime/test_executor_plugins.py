@@ -134,6 +134,7 @@ def test_what_kills_its_process_has_a_row_of_its_own(package: Path, tmp_path: Pa
     assert rows["right"][0] == "ok"
 
 
+@pytest.mark.long
 def test_what_hangs_is_given_up_and_has_a_row_of_its_own(package: Path, tmp_path: Path) -> None:
     names = [f"hang_{step}" for step in executor_fakes.STEPS] + ["right"]
     rows = probed(package, tmp_path, *names)
