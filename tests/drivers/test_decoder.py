@@ -45,11 +45,13 @@ def wanted(places: int) -> tuple[list[int], float]:
     return tokens, lead
 
 
-@pytest.mark.driver
 DRIVERS = [name for name, one in FARM.items() if not one.is_slow]
 
 
-@pytest.mark.parametrize("name", daily.others_long(DRIVERS, daily.of_today(FARM)[daily.turn(2) :: 2]))
+@pytest.mark.driver
+@pytest.mark.parametrize(
+    "name", daily.others_long(DRIVERS, daily.of_today(FARM)[daily.turn(2) :: 2])
+)
 def test_a_decoder_keeps_its_cache_on_the_device(name: str, tmp_path: Path) -> None:
     moved = []
     for places in (64, 256):
