@@ -18,7 +18,7 @@ from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import ANY, PICKS, Operator
 from gpuedge.opset.reduce import ranked
 from gpuedge.opset.scan import running_sum
-from gpuedge.opset.sorting import MOST_RANKED, is_same, order, upper_bound
+from gpuedge.opset.sorting import MOST_RANKED, is_same, order, taken, upper_bound
 from gpuedge.opset.tensor import (
     Combine,
     Length,
@@ -218,7 +218,7 @@ def _unique_of_sorted(x: Tensor, along: int, call: OperatorCall) -> tuple[Tensor
     count = x.size
     row = reshape(x, (count,))
     by_size = order(row, 0, count)
-    rising = _taken(row, by_size)
+    rising = taken(row, by_size, 0)
     is_new = computed((count,), "int64", lambda p: where([p[0] - 1], 1.0 - is_same(
         at(rising, p), at(rising, (choose([p[0] - 1], p[0] - 1, Index()),))), 1.0))  # fmt: skip
     groups = running_sum(is_new, 0)
@@ -228,27 +228,21 @@ def _unique_of_sorted(x: Tensor, along: int, call: OperatorCall) -> tuple[Tensor
     total = computed((1,), "int64", lambda _: at(groups, (Index(count - 1),)))
     total.span = groups.span
     # bounds from the number of groups on are the count, so the last group ends there as well
-    ends = _taken(bounds, groups)
+    ends = taken(bounds, groups, 0)
     chosen, number = starts, mapped(lambda g: g - 1.0, groups)
     if not call.integer("sorted", 1):
         first = mapped(lambda f, o: pick(f, o, float(count)), is_new, by_size)
         chosen = order(first, 0, count)
-        number = _taken(_taken(order(chosen, 0, count), starts), number)
-    distinct, found = reshape(_taken(rising, chosen), x.shape), _taken(by_size, chosen)
-    times = mapped(lambda end, start: end - start, _taken(ends, chosen), chosen)
-    place = _taken(number, order(by_size, 0, count))
+        number = taken(taken(order(chosen, 0, count), starts, 0), number, 0)
+    distinct, found = reshape(taken(rising, chosen, 0), x.shape), taken(by_size, chosen, 0)
+    times = mapped(lambda end, start: end - start, taken(ends, chosen, 0), chosen)
+    place = taken(number, order(by_size, 0, count), 0)
     found.span = place.span = 0.0, float(count - 1)
     times.span = 0.0, float(count)
     distinct.length = Length(along, total)
     for one in (found, times):
         one.length = Length(0, total)
     return (distinct, found, place, times)[: len(call.outputs)]
-
-
-def _taken(row: Tensor, places: Tensor) -> Tensor:
-    """Return the elements of a row at places of it."""
-    last = row.size - 1
-    return view(row, places.shape, lambda p: [of(Loaded(at(places, p), 0, last))])
 
 
 # --- boxes ---------------------------------------------------------------------------------------

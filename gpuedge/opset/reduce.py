@@ -13,15 +13,14 @@ from gpuedge.core.dtypes import INTEGERS
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.elementwise import f, magnitude, pick, quotient
 from gpuedge.opset.expr import Expr, Position, apply, lift
-from gpuedge.opset.index import Index, Loaded, axes, axis, of
+from gpuedge.opset.index import Index, axes, axis
 from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import ANY, Operator
-from gpuedge.opset.sorting import order
+from gpuedge.opset.sorting import order, taken
 from gpuedge.opset.tensor import (
     Combine,
     Reduce,
     Tensor,
-    at,
     computed,
     constant,
     mapped,
@@ -29,7 +28,6 @@ from gpuedge.opset.tensor import (
     reduced,
     reshape,
     spread,
-    view,
 )
 
 FIRST_INPUTS = 18
@@ -193,12 +191,7 @@ def ranked(x: Tensor, along: int, count: int, *, largest: bool = True) -> tuple[
     if 0 in shape:
         return (constant(np.empty(shape, x.dtype)), constant(np.empty(shape, np.int64)))
     places = order(x, along, count, largest=largest)
-
-    def to(position: tuple[Index, ...]) -> list[Index]:
-        place = of(Loaded(at(places, position), 0, x.shape[along] - 1))
-        return [*position[:along], place, *position[along + 1 :]]
-
-    return view(x, shape, to), places
+    return taken(x, places, along), places
 
 
 OPERATORS: tuple[Operator, ...] = (

@@ -16,7 +16,7 @@ from gpuedge.opset.index import Index, Loaded, axes, axis, choose, flatten, of, 
 from gpuedge.opset.limits import by_axis, by_row
 from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import ANY, GROWS, Operator
-from gpuedge.opset.sorting import MOST_RANKED, order, upper_bound
+from gpuedge.opset.sorting import MOST_RANKED, order, taken, upper_bound
 from gpuedge.opset.tensor import (
     Combine,
     Reduce,
@@ -26,21 +26,19 @@ from gpuedge.opset.tensor import (
     constant,
     mapped,
     reshape,
-    view,
+    spread,
 )
 
 MOST_PLACES: Final = 1 << 24
 """Places that float32 tells apart."""
 
-HOW: Final = {"none": "", "add": "add", "mul": "mul", "max": "max", "min": "min"}
-"""The function that updates of one place are combined by."""
-
 
 def _reduction(call: OperatorCall) -> str:
+    """Return the function that updates of one place are combined by; none where the last counts."""
     how = call.text("reduction", "none")
-    if how not in HOW:
+    if how != "none" and how not in REDUCTIONS:
         raise call.unsupported(f"has reduction={how!r}, which does not exist")
-    return HOW[how]
+    return "" if how == "none" else how
 
 
 def _is_long(updates: int, places: int) -> bool:
@@ -99,10 +97,10 @@ def _sorted(x: Tensor, targets: Tensor, updates: Tensor, along: int, how: str) -
     """
     count, extent = targets.shape[along], x.shape[along]
     by_place = order(targets, along, count)
-    rising = _picked(targets, by_place, along)
+    rising = taken(targets, by_place, along)
     rising.span = 0.0, float(extent - 1)
     ends = upper_bound(rising, along, extent)
-    new = _picked(updates, by_place, along)
+    new = taken(updates, by_place, along)
     if how:
         new = _runs(new, rising, along, how)
 
@@ -111,32 +109,15 @@ def _sorted(x: Tensor, targets: Tensor, updates: Tensor, along: int, how: str) -
                   if i != along]  # fmt: skip
         safe = [choose(inside, p, Index()) for p in position]
         safe[along] = position[along]
-        end = of(Loaded(_shared(ends, safe), 0, count))
+        end = of(Loaded(spread(ends, safe), 0, count))
         own = [*safe[:along], choose([end - 1], end - 1, Index()), *safe[along + 1 :]]
         here = Position(position[along])
         old, update = at(x, position), at(new, own)
-        met = equal(_shared(rising, own), here)
+        met = equal(spread(rising, own), here)
         value = apply(how, old, update) if how else update
         return where([*inside, end - 1], pick(met, value, old), old)
 
     return computed(x.shape, x.dtype, written)
-
-
-def _shared(tensor: Tensor, position: Sequence[Index]) -> LoadExpr:
-    """Return the element at a position; axes of extent 1 stand for all positions."""
-    pairs = zip(tensor.shape, position, strict=True)
-    return at(tensor, [Index() if n == 1 else i for n, i in pairs])
-
-
-def _picked(tensor: Tensor, places: Tensor, along: int) -> Tensor:
-    """Return a tensor in another order along an axis."""
-    last = tensor.shape[along] - 1
-
-    def to(position: tuple[Index, ...]) -> list[Index]:
-        place = of(Loaded(_shared(places, position), 0, last))
-        return [*position[:along], place, *position[along + 1 :]]
-
-    return view(tensor, tensor.shape, to)
 
 
 def _runs(values: Tensor, rising: Tensor, along: int, how: str) -> Tensor:
@@ -162,7 +143,7 @@ def _doubled(values: Tensor, rising: Tensor, along: int, by: int, how: str) -> T
         place = of(Loaded(before, 0, count - 1))
         other = [*position[:along], place, *position[along + 1 :]]
         own = at(values, position)
-        is_same = equal(_shared(rising, position), _shared(rising, other))
+        is_same = equal(spread(rising, position), spread(rising, other))
         met = is_same * (1.0 - above(0.0, before))
         return pick(met, apply(how, at(values, other), own), own)
 

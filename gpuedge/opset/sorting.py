@@ -17,7 +17,7 @@ from gpuedge.opset.expr import Expr, Position, apply
 from gpuedge.opset.index import Index, Loaded, axes, axis, of
 from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import FLOATS
-from gpuedge.opset.tensor import Reduce, Tensor, at, computed, constant, view
+from gpuedge.opset.tensor import Reduce, Tensor, at, computed, constant, spread, view
 
 MOST_RANKED: Final = 512
 """Longest axis along which every element is compared with every other.
@@ -87,6 +87,20 @@ def upper_bound(rising: Tensor, along: int, count: int) -> Tensor:
     for bit in reversed(range(extent.bit_length())):
         found = _further(found, rising, along, 1 << bit)
     return found
+
+
+def taken(x: Tensor, places: Tensor, along: int) -> Tensor:
+    """Return the elements at places along an axis.
+
+    `places` has the rank of `x`; other axes of extent 1 stand for all positions.
+    """
+    shape = (*x.shape[:along], places.shape[along], *x.shape[along + 1 :])
+
+    def to(position: tuple[Index, ...]) -> list[Index]:
+        place = of(Loaded(spread(places, position), 0, x.shape[along] - 1))
+        return [*position[:along], place, *position[along + 1 :]]
+
+    return view(x, shape, to)
 
 
 def _further(found: Tensor, rising: Tensor, along: int, by: int) -> Tensor:
@@ -229,4 +243,4 @@ class _Keys:
         return self._cleaned(kept, run)
 
 
-__all__ = ["MOST_RANKED", "is_same", "order", "upper_bound"]
+__all__ = ["MOST_RANKED", "is_same", "order", "taken", "upper_bound"]
