@@ -26,6 +26,7 @@ import unittest
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,38 +136,45 @@ def _last_words(trace: str) -> str:
 # --- over all cases ------------------------------------------------------------------------------
 
 
-def _asked(worker: Worker, name: str) -> dict[str, Any]:
-    """Return the row of a case; that of a failure ends the process."""
-    start = time.monotonic()
-    row = worker.ask(name, PATIENCE_S)
-    if "status" in row:
-        return row
-    return {"case": name, "status": WRONG, "s": time.monotonic() - start, **row}
-
-
-def results(configuration: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each case."""
+def answered(
+    configuration: str, names: Iterable[str], script: str, patience_s: float,
+    more: Mapping[str, str] | None = None,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Yield a row for each case that a script answers; one that ends its process is wrong."""
     worker: Worker | None = None
     for name in names:
         if worker is None or not worker.is_alive:
-            worker = Worker(configuration, __file__, {"ONNX_HOME": str(OUT / "home")})
-        yield _asked(worker, name)
+            worker = Worker(configuration, script, more)
+        start = time.monotonic()
+        row = worker.ask(name, patience_s)
+        if "status" not in row:
+            row = {"case": name, "status": WRONG, "s": time.monotonic() - start, **row}
+        yield row
     if worker is not None:
         worker.close()
 
 
-def run(configuration: str, *, resume: bool) -> None:
-    """Run all cases of a configuration that have not passed yet into its file."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    file = OUT / f"{configuration}.jsonl"
+def kept(
+    file: Path, names: Iterable[str], run: Callable[[list[str]], Iterable[dict[str, Any]]], *,
+    resume: bool,
+) -> None:  # fmt: skip
+    """Run all cases, or those that have not passed yet, into a file of their rows."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     done = {n: r for n, r in read(file).items() if r["status"] == PASSED} if resume else {}
     with file.open("w", encoding="utf-8") as out:
         for row in done.values():
             print(json.dumps(row), file=out)
-        for row in results(configuration, [name for name in every_name() if name not in done]):
+        for row in run([name for name in names if name not in done]):
             print(json.dumps(row), file=out, flush=True)
     counted = Counter(row["status"] for row in read(file).values())
-    print(configuration, *(f"{s} {counted[s]}" for s in STATUSES), file=sys.stderr, flush=True)
+    print(file.stem, *(f"{s} {counted[s]}" for s in STATUSES), file=sys.stderr, flush=True)
+
+
+def results(configuration: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each case."""
+    return answered(
+        configuration, names, __file__, PATIENCE_S, {"ONNX_HOME": str(OUT / "home")}
+    )  # fmt: skip
 
 
 def read(file: Path) -> dict[str, dict[str, Any]]:
@@ -313,7 +321,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if chosen.run or chosen.resume:
         for configuration in chosen.configurations:
-            run(configuration, resume=chosen.resume)
+            kept(OUT / f"{configuration}.jsonl", every_name(), partial(results, configuration),
+                 resume=chosen.resume)  # fmt: skip
     found = {name: rows for name in CONFIGURATIONS if (rows := read(OUT / f"{name}.jsonl"))}
     PAGE.write_text(page(found), encoding="utf-8")
     return int(any(row["status"] == WRONG for rows in found.values() for row in rows.values()))

@@ -20,16 +20,27 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from onnx_cases import PASSED, PROBE_S, STATUSES, UNSUPPORTED, WRONG, read, reasons  # noqa: E402
+from onnx_cases import (  # noqa: E402
+    PASSED,
+    PROBE_S,
+    STATUSES,
+    UNSUPPORTED,
+    WRONG,
+    answered,
+    kept,
+    read,
+    reasons,
+)
 from webnn_model import GROUPS, every_case, group, model_of, tolerance  # noqa: E402
-from workers import CPU, Worker  # noqa: E402
+from workers import CPU  # noqa: E402
 
 import gpuedge  # noqa: E402
 from gpuedge.core.errors import InexactError, NotFiniteError, UnsupportedOpError  # noqa: E402
@@ -70,7 +81,7 @@ def child(device: str) -> None:
         gpuedge.probe(deadline_s=PROBE_S)
     for line in sys.stdin:
         start = time.monotonic()
-        row = judged(json.loads(line), device)
+        row = judged(line.rstrip("\n"), device)
         print(json.dumps(row | {"s": round(time.monotonic() - start, 3)}), flush=True)
 
 
@@ -109,33 +120,9 @@ def judged(name: str, device: str) -> dict[str, Any]:
 # --- over all cases ------------------------------------------------------------------------------
 
 
-def results(configuration: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each case; one that ends the process is wrong."""
-    worker: Worker | None = None
-    for name in names:
-        if worker is None or not worker.is_alive:
-            worker = Worker(configuration, __file__)
-        start = time.monotonic()
-        row = worker.ask(json.dumps(name), PATIENCE_S)
-        if "status" not in row:
-            row |= {"case": name, "status": WRONG, "s": round(time.monotonic() - start, 3)}
-        yield row
-    if worker is not None:
-        worker.close()
-
-
-def run(configuration: str, *, resume: bool) -> None:
-    """Run all cases of a configuration that have not passed yet into its file."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    file = OUT / f"{configuration}.jsonl"
-    done = {n: r for n, r in read(file).items() if r["status"] == PASSED} if resume else {}
-    with file.open("w", encoding="utf-8") as out:
-        for row in done.values():
-            print(json.dumps(row), file=out)
-        for row in results(configuration, [name for name in every_case() if name not in done]):
-            print(json.dumps(row), file=out, flush=True)
-    counted = Counter(row["status"] for row in read(file).values())
-    print(configuration, *(f"{s} {counted[s]}" for s in STATUSES), file=sys.stderr, flush=True)
+def results(configuration: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each case."""
+    return answered(configuration, names, __file__, PATIENCE_S)
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -184,7 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if chosen.run or chosen.resume:
         for configuration in chosen.configurations:
-            run(configuration, resume=chosen.resume)
+            kept(OUT / f"{configuration}.jsonl", every_case(), partial(results, configuration),
+                 resume=chosen.resume)  # fmt: skip
     found = {name: rows for name in CONFIGURATIONS if (rows := read(OUT / f"{name}.jsonl"))}
     PAGE.write_text(page(found), encoding="utf-8")
     wrong = [(name, case) for name, rows in found.items() for case, row in rows.items()
