@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from gpuedge.probing.report import ProbeProgress as ProbeProgress
     from gpuedge.probing.report import ProbeReport as ProbeReport
     from gpuedge.probing.report import ProbeRow as ProbeRow
+    from gpuedge.quantising import OutputDeviation as OutputDeviation
+    from gpuedge.quantising import QuantizationReport as QuantizationReport
+    from gpuedge.quantising import quantization_error as quantization_error
     from gpuedge.runtime.check import DeviceCheck as DeviceCheck
     from gpuedge.runtime.check import ModelCheck as ModelCheck
     from gpuedge.runtime.check import NodeCheck as NodeCheck
@@ -70,6 +73,7 @@ _LAZY = {
     "ModelCheck": "gpuedge.runtime.check",
     "NodeCheck": "gpuedge.runtime.check",
     "Place": "gpuedge.runtime.check",
+    "OutputDeviation": "gpuedge.quantising",
     "PackCheck": "gpuedge.runtime.check",
     "Packed": "gpuedge.runtime.pack",
     "PlacementRow": "gpuedge.executors.base",
@@ -77,6 +81,7 @@ _LAZY = {
     "ProbeProgress": "gpuedge.probing.report",
     "ProbeReport": "gpuedge.probing.report",
     "ProbeRow": "gpuedge.probing.report",
+    "QuantizationReport": "gpuedge.quantising",
     "Reason": "gpuedge.core.reasons",
     "SegmentCheck": "gpuedge.runtime.check",
     "Session": "gpuedge.session",
@@ -92,6 +97,7 @@ _LAZY = {
     "pack": "gpuedge.runtime.pack",
     "probe": "gpuedge.probing.api",
     "probe_async": "gpuedge.probing.api",
+    "quantization_error": "gpuedge.quantising",
     "quantize": "gpuedge.executors.quantiser",
 }
 _OPS = (
@@ -129,18 +135,19 @@ __all__ = [
     "Fallback", "GpuEdgeError", "Health", "Identity", "InexactError", "InputError", "Isolation",
     "KernelError", "KernelLimitError", "KernelSyntaxError", "MissingPackageError",
     "MixedDevicesError", "ModelCheck", "ModelError", "NoUsableDeviceError", "NodeCheck",
-    "NotFiniteError", "OutOfMemoryError", "PackCheck", "PackError", "Packed", "PadMode", "Place",
-    "PlacementRow", "Policy", "ProbeProgress", "ProbeReport", "ProbeRow", "ProbeStatus", "Reason",
-    "RequestTimeoutError", "ResizeMode", "SegmentCheck", "Session", "ShapeError", "SharedModel",
-    "StoragePrecision", "Tuning", "UnknownDeviceError", "UnsupportedOpError", "UpdateError",
-    "UsageError", "UserKernel", "WhenToDecide", "__version__", "abs", "add", "argmax", "array",
-    "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat", "config", "conv2d",
-    "conv_transpose2d", "cos", "crop", "div", "elementwise", "elu", "equal", "erf", "exp",
-    "explain", "flatten", "flip", "floor", "for_frames", "freeze_support", "gelu", "gemm",
-    "global_avg_pool2d", "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid",
-    "hard_swish", "leaky_relu", "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d",
-    "maximum", "mean", "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open",
-    "pack", "pad", "pow", "prelu", "probe", "probe_async", "quantize", "reciprocal", "relu",
+    "NotFiniteError", "OutOfMemoryError", "OutputDeviation", "PackCheck", "PackError", "Packed",
+    "PadMode", "Place", "PlacementRow", "Policy", "ProbeProgress", "ProbeReport", "ProbeRow",
+    "ProbeStatus", "QuantizationReport", "Reason", "RequestTimeoutError", "ResizeMode",
+    "SegmentCheck", "Session", "ShapeError", "SharedModel", "StoragePrecision", "Tuning",
+    "UnknownDeviceError", "UnsupportedOpError", "UpdateError", "UsageError", "UserKernel",
+    "WhenToDecide", "__version__", "abs", "add", "argmax", "array", "avg_pool2d", "batch_norm",
+    "ceil", "celu", "check", "clip", "concat", "config", "conv2d", "conv_transpose2d", "cos",
+    "crop", "div", "elementwise", "elu", "equal", "erf", "exp", "explain", "flatten", "flip",
+    "floor", "for_frames", "freeze_support", "gelu", "gemm", "global_avg_pool2d",
+    "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid", "hard_swish", "leaky_relu",
+    "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "mean",
+    "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open", "pack", "pad", "pow",
+    "prelu", "probe", "probe_async", "quantization_error", "quantize", "reciprocal", "relu",
     "relu6", "reshape", "resize", "round", "selu", "sigmoid", "sign", "silu", "sin", "sinh",
     "slice", "softmax", "softplus", "softsign", "sqrt", "sub", "sum", "take", "tanh",
     "thresholded_relu", "to_float", "topk", "transpose", "where",

@@ -9,10 +9,10 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gpuedge.core.errors import InputError
+from gpuedge.core.errors import InputError, UsageError
 from gpuedge.safety.paths import is_stream
 
 
@@ -75,3 +75,14 @@ def check_writable(named: str | None, option: str, *, is_folder: bool = False) -
         is_good, known = False, str(error)
     if not is_good:
         raise InputError(f"{named} cannot be written.", asked_by=option, known=known)
+
+
+def check_target(named: str, read: Iterable[str]) -> None:
+    """Raise an error where the file of ``--output`` cannot be written, or is one of those read."""
+    check_writable(named, "--output")
+    if Path(named).resolve() in {Path(path).resolve() for path in read}:
+        raise UsageError(
+            f"{named} would be written over, and is read.",
+            asked_by="--output",
+            hint="another file for --output",
+        )

@@ -6,7 +6,7 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -106,9 +106,27 @@ def _read_npy(path: str) -> Array:
         ) from None
 
 
-def read_arrays(path: str) -> dict[str, Array]:
+def sample_files(given: Iterable[str], option: str) -> Iterator[str]:
+    """Yield the .npz files that an option named, or that lie in folders. Raises InputError."""
+    for path in given:
+        if not Path(path).is_dir():
+            check_readable(path, "sample", option)
+            yield path
+            continue
+        files = sorted(str(file) for file in Path(path).glob("*.npz"))
+        if not files:
+            raise InputError(f"There are no .npz files in {path}.", asked_by=option)
+        yield from files
+
+
+def read_samples(files: Iterable[str], option: str) -> Iterator[dict[str, Array]]:
+    """Yield the arrays in each of the files of an option, read one by one."""
+    return (read_arrays(file, option) for file in files)
+
+
+def read_arrays(path: str, option: str = "--input") -> dict[str, Array]:
     """Return all arrays in a .npz file by name. Raises InputError."""
-    check_readable(path, "input file", "--input")
+    check_readable(path, "input file", option)
     arrays: dict[str, Array] = {}
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
@@ -122,7 +140,7 @@ def read_arrays(path: str) -> dict[str, Array]:
     except Exception as error:  # as for .npy, and what zipfile and its decoders raise
         raise InputError(
             f"{path} is not an intact .npz file of numbers: {error}.",
-            asked_by="--input",
+            asked_by=option,
             hint="write it with numpy.savez(path, NAME=array)",
         ) from None
     return arrays

@@ -86,7 +86,7 @@ def _place(at: str, parser: argparse.ArgumentParser) -> Choices:
 def _choices(option: argparse.Action) -> str:
     """Return what the value of an option may be; nothing where it is a file or anything."""
     devices = (AUTO, CPU, *backends.PROBED) if "--device" in option.option_strings else ()
-    return " ".join(option.choices or devices)
+    return " ".join(map(str, option.choices or devices))
 
 
 def _bash(places: list[Choices]) -> str:

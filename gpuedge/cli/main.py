@@ -39,6 +39,7 @@ VERBS: dict[str, str] = {
     "run": "run an ONNX model on arrays from .npy files",
     "check": "say where every operator of a model would run, why not elsewhere, and at what cost",
     "pack": "write a model to one file, which is read without the onnx package",
+    "quantize": "write a model of fewer bits, and say how far its outputs are from the floats",
     "conformance": "test whether a device computes what it should, case by case",
     "bench": "time fixed graphs on a GPU and on the CPU path; write an anonymous trace",
     "tune": "time the kernels of a model on a GPU, and keep or pass on which are the fastest",

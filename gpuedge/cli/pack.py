@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import gpuedge
-from gpuedge.cli.arguments import check_writable
-from gpuedge.cli.arrays import read_arrays, read_inputs
+from gpuedge.cli.arguments import check_target
+from gpuedge.cli.arrays import read_inputs, read_samples, sample_files
 from gpuedge.cli.check import read_shapes
 from gpuedge.cli.devices import PROBE_S
 from gpuedge.cli.output import Output, blaming
@@ -55,13 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> int:
     """Write the packed model, and print what is in it."""
     check_readable(options.model, "model")
-    check_writable(options.output, "--output")
-    _check_target(options)
+    files = list(sample_files(options.quantise, "--quantise"))
+    given = [pair.rpartition("=")[2] for pair in options.input]
+    check_target(options.output, [options.model, *given, *options.probed, *files])
     sets = [read_shapes(group.split(","), "--shapes") for group in options.shapes]
     names = [name for group in options.devices for name in group.split(",")]
     rows = [row for path in options.probed for row in _reported(path)]
-    files = list(_samples(options.quantise))
-    samples = [read_arrays(file) for file in files] or None
+    samples = list(read_samples(files, "--quantise")) or None
     inputs = read_inputs(options.input) or None
     blamed = {"for": (UnknownDeviceError, NoUsableDeviceError, ConfigError)} if names else {}
     with blaming(shapes=(UsageError,), **blamed), output.working("reading and packing"):
@@ -75,19 +74,6 @@ def run(options: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _check_target(options: argparse.Namespace) -> None:
-    """Raise UsageError where a file that is read would be written over."""
-    given = [pair.rpartition("=")[2] for pair in options.input]
-    read = {Path(p).resolve() for p in (*given, *options.probed, *options.quantise)}
-    is_model = Path(options.model).resolve() == Path(options.output).resolve()
-    if is_model or Path(options.output).resolve() in read:
-        raise UsageError(
-            f"{options.output} would be written over, and is read.",
-            asked_by="--output",
-            hint="another file for --output",
-        )
-
-
 def _reported(path: str) -> Iterator[ProbeRow]:
     """Yield the usable devices of a probe report. Raises InputError (GE-203)."""
     check_readable(path, "probe report", "--probed")
@@ -96,18 +82,6 @@ def _reported(path: str) -> Iterator[ProbeRow]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no JSON: {error}.", asked_by="--probed") from None
     yield from ProbeReport.from_dict(record).devices
-
-
-def _samples(given: list[str]) -> Iterator[str]:
-    """Yield the files of calibration data. Raises InputError (GE-203)."""
-    for path in given:
-        if not Path(path).is_dir():
-            yield path
-            continue
-        files = sorted(str(file) for file in Path(path).glob("*.npz"))
-        if not files:
-            raise InputError(f"There are no .npz files in {path}.", asked_by="--quantise")
-        yield from files
 
 
 def _parts(done: Packed) -> Iterator[str | Table]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuedge.core.errors import InputError, ModelError, UsageError
 from gpuedge.core.interchange import as_array
-from gpuedge.core.text import shown
+from gpuedge.core.text import said, shown
 from gpuedge.executors.cpu import the_runtime
 from gpuedge.graph.batchnorm import fold
 from gpuedge.graph.gemm import split_gemm
@@ -89,7 +89,8 @@ def quantize(
     ModelError (GE-500)
         The model cannot be read, raised to operator set 13, or quantised.
     UsageError (GE-200)
-        `weights` or `block_size` is none of these, or there are calibration data for `weights`.
+        `per_channel` is no bool; `weights` or `block_size` is none of these, or there are
+        calibration data for `weights`.
     MissingPackageError (GE-104)
         There is no ONNX Runtime here, or one without its quantiser or what that needs; `weights`
         needs the extra ``quantize``.
@@ -100,6 +101,8 @@ def quantize(
     >>> with gpuedge.Session(small, device="gles20") as session:  # doctest: +SKIP
     ...     scores = session.run({"x": image})
     """
+    if not isinstance(per_channel, bool):
+        raise UsageError(f"per_channel is a bool, not a {type(per_channel).__name__}.")
     if weights is not None:
         return _by_weights(model, calibration, weights, block_size)
     tools = _tools()
@@ -133,9 +136,12 @@ def _floats(model: Model) -> onnx.ModelProto:
 
 def _by_weights(model: Model, calibration: Any, weights: str, block_size: int) -> onnx.ModelProto:
     """Return a model whose weights alone are integers."""
-    if weights not in BITS or block_size not in BLOCK_SIZES or calibration is not None:
+    is_known = isinstance(weights, str) and weights in BITS
+    is_fit = isinstance(block_size, int) and block_size in BLOCK_SIZES
+    if not (is_known and is_fit) or calibration is not None:
         raise UsageError(
-            f"quantize takes no weights={shown(weights)}, block_size={block_size}"
+            f"quantize takes no weights={shown(repr(weights))[1:-1]}, "
+            f"block_size={shown(repr(block_size))[1:-1]}"
             f"{'' if calibration is None else ' with calibration data'}.",
             known=f"weights: {', '.join(BITS)}; blocks: {', '.join(map(str, BLOCK_SIZES))}",
             hint="for weights of few bits no calibration data are needed",
@@ -234,7 +240,17 @@ def _by_name(model: OnnxModel, number: int, sample: Any) -> Mapping[str, Any]:
     )
 
 
+def check_samples(samples: Any) -> None:
+    """Raise InputError (GE-203) for what cannot be a list of inputs."""
+    if isinstance(samples, (str, bytes, Mapping)) or not isinstance(samples, Iterable):
+        raise InputError(
+            f"Samples of inputs are not given as a {type(samples).__name__}.",
+            hint="give a list of samples, such as [{name: array}, ...]",
+        )
+
+
 def _checked(model: OnnxModel, samples: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    check_samples(samples)
     for number, given in enumerate(samples):
         sample = {
             name: as_array(value, f"{shown(name)} of calibration sample {number}")
@@ -245,7 +261,13 @@ def _checked(model: OnnxModel, samples: Iterable[Any]) -> Iterator[Mapping[str, 
             if name not in sample:
                 raise InputError(f"Calibration sample {number} lacks {shown(name)}.",
                                  known=takes(model.inputs))  # fmt: skip
-            arrays[name] = np.ascontiguousarray(sample[name], dtype)
+            try:
+                arrays[name] = np.ascontiguousarray(sample[name], dtype)
+            except (TypeError, ValueError) as error:
+                raise InputError(
+                    f"{shown(name)} of calibration sample {number} is no {dtype}: {said(error)}.",
+                    known=takes(model.inputs),
+                ) from None
             if arrays[name].dtype.kind == "f" and not np.isfinite(arrays[name]).all():
                 raise InputError(f"Calibration sample {number} holds NaN or infinity.")
         shapes = {name: array.shape for name, array in sample.items()}

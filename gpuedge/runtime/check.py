@@ -23,7 +23,7 @@ from gpuedge.runtime import check_text, clock, yardstick
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.forecast import Forecast
 from gpuedge.runtime.golden import verified
-from gpuedge.runtime.inputs import samples
+from gpuedge.runtime.inputs import given_shapes, samples
 from gpuedge.runtime.request import Request, make_request
 from gpuedge.runtime.strings import AUTO, CPU, caps_of
 from gpuedge.safety.machine import package_versions
@@ -285,7 +285,7 @@ def check(
     config.check_environment()
     request = make_request(device, policy, fallback)
     opened = read_model(model)
-    graph = opened.specialise(shapes, rewrites=request.policy.rewrites)
+    graph = opened.specialise(given_shapes(shapes, opened), rewrites=request.policy.rewrites)
     checker = _Checker(graph, request.policy, POOL.cpu())
     cpu = checker.on_cpu()
     by_device = [checker.on_device(row, cpu["ns"]) for row in _rows(request)]

@@ -200,15 +200,26 @@ def shapes_for(shapes: Any, model: Model) -> tuple[tuple[int, ...], ...]:
     InputError (GE-203), ShapeError (GE-201)
         One is missing, or they do not fit the model.
     """
+    given = given_shapes(shapes, model)
+    model.bind(given)
+    return tuple(given.get(n) or fixed_shape(s) or () for n, s in model.inputs.items())
+
+
+def given_shapes(shapes: Any, model: Model) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that a caller gave for some inputs, by name.
+
+    Raises
+    ------
+    InputError (GE-203), ShapeError (GE-201)
+        They are no shapes by name.
+    """
     given = {} if shapes is None else shapes
     if not isinstance(given, Mapping):
         raise InputError(
             f"Shapes are given as a dict by name, not as {type(given).__name__}.",
             known=takes(model.inputs),
         )
-    given = {name: extents_of(name, shape, model.inputs) for name, shape in given.items()}
-    model.bind(given)
-    return tuple(given.get(n) or fixed_shape(s) or () for n, s in model.inputs.items())
+    return {name: extents_of(name, shape, model.inputs) for name, shape in given.items()}
 
 
 def extents_of(name: Any, shape: Any, wanted: Mapping[str, Signature]) -> tuple[int, ...]:

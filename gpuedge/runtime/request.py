@@ -78,7 +78,7 @@ def make_request(
     """
     where = check_isolation(isolation)
     chosen = config.get("fallback", call=fallback)
-    if chosen.value not in ("cpu", "error"):
+    if not isinstance(chosen.value, str) or chosen.value not in ("cpu", "error"):
         raise ConfigError(
             f"fallback={chosen.value!r} cannot be used.",
             asked_by=chosen.source,
@@ -129,8 +129,8 @@ def check_isolation(isolation: str | None) -> str:
         There is no such isolation.
     """
     value = config.get("isolation", call=isolation)
-    if value.value in (INLINE, PROCESS):
-        return str(value.value)
+    if isinstance(value.value, str) and value.value in (INLINE, PROCESS):
+        return value.value
     raise ConfigError(
         f"isolation={value.value!r} cannot be used.",
         asked_by=value.source,

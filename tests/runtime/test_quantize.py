@@ -284,3 +284,50 @@ def test_the_quantiser_leaves_the_log_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def product() -> onnx.ModelProto:
+    w = RNG.normal(0, 1, (64, 6)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("ReduceSum", ["x"], ["exact"], keepdims=0),
+        helper.make_node("Sub", ["x", "x"], ["nothing"]),
+    ]
+    outputs = [value("y", ["N", 6]), value("exact", []), value("nothing", ["N", 64])]
+    return model(nodes, [value("x", ["N", 64])], outputs, [weight("w", w)])
+
+
+def test_errors_are_those_of_all_samples_together(tmp_path: Any) -> None:
+    """Against the definition, on a model whose weights were quantised to 4 bits by hand."""
+    floats, other = product(), onnx.ModelProto()
+    other.CopyFrom(floats)
+    w = onnx.numpy_helper.to_array(floats.graph.initializer[0])
+    coarse = np.round(w * 2) / 2
+    other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(coarse, "w"))
+    feeds = [{"x": RNG.normal(0, k, (3, 64)).astype(np.float32)} for k in (1, 5)]
+    report = gpuedge.quantization_error(floats, other, iter(feeds))
+    x = np.concatenate([f["x"] for f in feeds]).astype(np.float64)
+    right = x @ w.astype(np.float64)
+    off = x @ coarse.astype(np.float64) - right
+    assert report.samples == 2
+    got = report.outputs["y"]
+    assert got.largest == pytest.approx(np.abs(off).max() / np.abs(right).max(), rel=1e-4)
+    assert got.rms == pytest.approx(np.sqrt((off**2).mean() / (right**2).mean()), rel=1e-4)
+    assert (report.outputs["exact"].largest, report.outputs["exact"].rms) == (0, 0)
+    assert report.outputs["nothing"].largest is report.outputs["nothing"].rms is None
+    assert gpuedge.quantization_error(floats, floats, feeds).outputs["y"].rms == 0
+
+
+@pytest.mark.parametrize("samples", [5, "xy", [], {"x": 1}])
+def test_errors_need_samples(samples: Any) -> None:
+    with pytest.raises(InputError):
+        gpuedge.quantization_error(product(), product(), samples)
+    with pytest.raises(InputError):
+        gpuedge.quantize(product(), samples)
+
+
+def test_errors_need_the_same_outputs() -> None:
+    other = product()
+    del other.graph.output[1]
+    with pytest.raises(ModelError, match="different outputs"):
+        gpuedge.quantization_error(product(), other, [{"x": np.ones((1, 64), np.float32)}])

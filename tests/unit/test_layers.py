@@ -37,6 +37,7 @@ LEVELS = {
     "binding": 15,
     "session": 16,
     "sharing": 17,
+    "quantising": 17,
     "onnx_backend": 17,
     "conformance": 17,
     "bench": 17,
