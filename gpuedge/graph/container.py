@@ -4,7 +4,8 @@ The header is JSON: dtype, shape and place of every part. Its metadata hold one 
 own, with the SHA-256 of each part, and the SHA-256 of that text. Everything else in the header
 follows from the text, and a file whose header is not byte for byte what follows is refused: so no
 bit of it can change unnoticed, and nothing in it can lie about sizes or places. Parts lie without
-gaps, those with the largest elements first, after a multiple of 64 bytes: each is aligned.
+gaps, those with the largest elements first, after a multiple of 64 bytes: each is aligned. Integers
+of 4 bits lie two to a byte, as ONNX has them, and the header calls them bytes.
 
 A hash proves that a file is whole, not who wrote it.
 """
@@ -16,16 +17,19 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from math import prod
 from typing import Annotated, Any
 
 import numpy as np
 
+from gpuedge.core.dtypes import NIBBLES
 from gpuedge.core.errors import PackError
 from gpuedge.core.record import UnfitError, plain, read
 from gpuedge.core.text import shown
 from gpuedge.graph.ir import Array
 from gpuedge.graph.limits import MAX_COUNT, MAX_ELEMENTS, MAX_RANK
+from gpuedge.safety.packages import needed
 from gpuedge.safety.paths import check_readable, open_regular
 
 START = b'{"__metadata__":{"gpuedge.pack":"'
@@ -41,7 +45,7 @@ REMEDY = "gpuedge pack MODEL.onnx -o MODEL.gpuedge makes it anew"
 DTYPES = {
     "float64": "F64", "int64": "I64", "uint64": "U64", "float32": "F32", "int32": "I32",
     "uint32": "U32", "float16": "F16", "int16": "I16", "uint16": "U16", "int8": "I8",
-    "uint8": "U8", "bool": "BOOL",
+    "uint8": "U8", "bool": "BOOL", "int4": "U8", "uint4": "U8",
 }  # fmt: skip
 """Names of dtypes in numpy and in safetensors; these parts can have."""
 
@@ -60,7 +64,13 @@ class FilePart:
     @property
     def nbytes(self) -> int:
         """Bytes of the part."""
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
+        count = prod(self.shape)
+        return -(-count // 2) if self.dtype in NIBBLES else count * np.dtype(self.dtype).itemsize
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """The shape that the header tells, of elements that the format knows."""
+        return (self.nbytes,) if self.dtype in NIBBLES else self.shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +144,7 @@ def is_packed(model: Any) -> bool:
 def written(about: About, arrays: Mapping[str, Array]) -> bytes:
     """Return the bytes of a file with these parts, whose names and hashes are put in `about`."""
     order = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)
-    flat = {name: _bytes(arrays[name]) for name in order}
+    flat = {name: stored(arrays[name]) for name in order}
     parts = tuple(
         FilePart(
             name, a.dtype.name, tuple(map(int, a.shape)), hashlib.sha256(flat[name]).hexdigest()
@@ -146,7 +156,12 @@ def written(about: About, arrays: Mapping[str, Array]) -> bytes:
     return b"".join([_header(text, parts), *flat.values()])
 
 
-def _bytes(array: Array) -> memoryview:
+def stored(array: Array) -> memoryview:
+    """Return the bytes of an array as they lie in a file, and in ONNX's raw data."""
+    if array.dtype.name in NIBBLES:
+        codes = array.reshape(-1).view(np.uint8) & 15  # ml_dtypes has a byte for each
+        codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
+        return (codes[::2] | codes[1::2] << 4).data
     little = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
     return little.reshape(-1).view(np.uint8).data
 
@@ -159,7 +174,7 @@ def _header(text: str, parts: tuple[FilePart, ...]) -> bytes:
     for part in parts:
         places = [at, at + part.nbytes]
         fields[part.name] = {
-            "dtype": DTYPES[part.dtype], "shape": list(part.shape), "data_offsets": places,
+            "dtype": DTYPES[part.dtype], "shape": list(part.stored), "data_offsets": places,
         }  # fmt: skip
         at += part.nbytes
     header = json.dumps(fields, separators=(",", ":"), ensure_ascii=True).encode()
@@ -239,8 +254,23 @@ def _arrays(
         at += part.nbytes
         if len(data) != part.nbytes or hashlib.sha256(data).hexdigest() != part.sha256:
             raise damaged(source, f"the hash of its part {shown(part.name)} does not match")
-        flat = np.frombuffer(data, np.dtype(part.dtype).newbyteorder("<"))
+        if part.dtype in NIBBLES:
+            flat = _nibbles(data, part)
+        else:
+            flat = np.frombuffer(data, np.dtype(part.dtype).newbyteorder("<"))
         yield part.name, flat.reshape(part.shape)
+
+
+def _nibbles(data: memoryview, part: FilePart) -> Array:
+    with needed("ml_dtypes", f"{shown(part.name)}, of {part.dtype}", kind=PackError):
+        kind = np.dtype(getattr(import_module("ml_dtypes"), part.dtype))
+    pairs = np.frombuffer(data, np.uint8)
+    codes = np.stack((pairs & 15, pairs >> 4), -1).reshape(-1)[: prod(part.shape)]
+    if part.dtype == "int4":  # the sign is the fourth bit
+        codes = (codes ^ 8) - np.uint8(8)
+    flat: Array = codes.view(kind)
+    flat.flags.writeable = False
+    return flat
 
 
 def _foreign(start: bytes, size: int, source: str) -> PackError:

@@ -27,7 +27,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.record import MOST_WHOLE, UnfitError, plain, read
 from gpuedge.core.text import shown
-from gpuedge.graph.container import DTYPES, Container, is_packed, opened
+from gpuedge.graph.container import DTYPES, Container, is_packed, opened, stored
 from gpuedge.graph.expand import infer, settled
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_COUNT, MAX_ELEMENTS, MAX_RANK
@@ -37,7 +37,7 @@ from gpuedge.graph.sizes import check_sizes
 from gpuedge.lang.cache import LANGUAGE_VERSION, decoded
 from gpuedge.opset.call import node_label
 
-FORMAT = 1
+FORMAT = 2
 """Version of what the parts of a file mean. Raise it whenever that changes."""
 
 MODEL, KERNELS, ORIGINAL = "gpuedge/model", "gpuedge/kernels", "gpuedge/original"
@@ -118,12 +118,13 @@ class OriginalRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """What the part `MODEL` holds."""
+    """What the part `MODEL` holds; `parameters` are inputs on whose values the graphs depend."""
 
     inputs: Annotated[tuple[SignatureRecord, ...], range(MAX_COUNT)]
     outputs: Annotated[tuple[SignatureRecord, ...], range(MAX_COUNT)]
     graphs: Annotated[tuple[GraphRecord, ...], range(1, 1024)]
     original: OriginalRecord | None = None
+    parameters: Names = ()
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ def original_of(data: bytes, writer: PackWriter, *, is_settled: bool) -> Origina
     at, kept, cuts = 0, list[bytes](), list[tuple[int, str]]()
     places = list[tuple[int, int, str]]()
     for name, array in writer.parts.items():
-        held = array.tobytes() if array.nbytes >= CUT else b""
+        held = stored(array).tobytes() if array.nbytes >= CUT else b""
         found = data.find(held, at) if held else -1
         found = data.find(held) if held and found < 0 else found
         if found >= 0:
@@ -251,7 +252,7 @@ def joined(file: Container, original: OriginalRecord) -> bytes:
         if not at <= place <= len(rest):
             raise file.damaged("its original is cut where it is not")
         array = file.part(name)
-        pieces += [rest[at:place], array.reshape(-1).view(np.uint8)]
+        pieces += [rest[at:place], stored(array)]
         at = place
     pieces.append(rest[at:])
     if len({name for _, name in original.cuts}) < len(original.cuts):  # it could be of any size
@@ -365,6 +366,8 @@ class PackedModel(Model):
         self._record = record = record_of(file)
         self.inputs = self._signatures(record.inputs)
         self._outputs = self._signatures(record.outputs)
+        if not self.inputs.keys() >= {*record.parameters}:
+            raise file.damaged("its parameters are no inputs")
         self._by_shapes: dict[tuple[tuple[int, ...], ...], GraphRecord] = {}
         self._made: dict[tuple[tuple[int, ...], ...], Graph] = {}
         for each in record.graphs:
@@ -428,10 +431,13 @@ class PackedModel(Model):
 
     @property
     def parameters(self) -> frozenset[str]:
-        """None: models whose graphs depend on the values of inputs are not packed."""
-        return frozenset()
+        """Inputs for whose values a graph can only be made of the original."""
+        return frozenset(self._record.parameters)
 
-    contested = parameters
+    @property
+    def contested(self) -> frozenset[str]:
+        """None: models where these decide whether ONNX Runtime is right are not packed."""
+        return frozenset()
 
     @property
     def shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
@@ -496,8 +502,12 @@ class PackedModel(Model):
         """Return the model for shapes; those that were not packed take the original."""
         sizes = tuple(s.shape if isinstance(s, Fixed) else s for s in shapes)
         self.bind(dict(zip(self.inputs, sizes, strict=True)))
-        if sizes not in self._by_shapes or not rewrites:
+        values = [n for n, s in zip(self.inputs, shapes, strict=True) if isinstance(s, Fixed)]
+        if values or sizes not in self._by_shapes or not rewrites:
             asked = f"shapes {list(sizes)}" if rewrites else "Policy(rewrites=False)"
+            asked = (
+                f"a graph for the values of {', '.join(map(shown, values))}" if values else asked
+            )
             return self._other(asked).with_shapes(shapes, rewrites=rewrites)
         is_odd = any(0 in size for size in sizes)
         given = None if is_odd else self._serialised

@@ -26,6 +26,7 @@ from gpuedge.graph.shaped import Serialised, ShapedModel
 from gpuedge.graph.sizes import Sizes, check_inside, check_sizes
 from gpuedge.graph.writer import reads
 from gpuedge.opset import OPERATORS, facts_of
+from gpuedge.opset.call import node_label
 from gpuedge.opset.windows import MAX_EXTENT
 
 if TYPE_CHECKING:
@@ -368,6 +369,16 @@ class OnnxModel(Model):
             return frozenset()
         names = fold.needed(self._contents.nodes, self.opset, only_contested=True)
         return frozenset(names & self.inputs.keys())
+
+    @property
+    def contested_node(self) -> str:
+        """How messages name the first node that depends on one of these; empty without any."""
+        nodes = self._contents.nodes
+        for count, node in enumerate(nodes, 1):
+            names = fold.needed(nodes[:count], self.opset, only_contested=True)
+            if names & self.inputs.keys():
+                return node_label(node.op, node.name, node.outputs)
+        return ""
 
     def with_shapes(self, shapes: Shapes, *, rewrites: bool = True) -> ShapedModel:
         """Return the model for what `shapes_of` gives of its inputs. Raises as `bind`."""

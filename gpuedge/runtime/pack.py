@@ -141,7 +141,7 @@ def pack(
     ------
     ModelError (GE-500), UnsupportedOpError (GE-501)
         The model cannot be read, or holds what a packed model cannot: operators with graphs inside,
-        inputs that parametrise nodes, weights of rare dtypes.
+        inputs on which it depends whether ONNX Runtime is right, weights of rare dtypes.
     PackError (GE-502)
         A packed model that is to be packed anew is damaged, or holds no original.
     InputError (GE-203), ShapeError (GE-201)
@@ -166,10 +166,11 @@ def pack(
 
         source = quantize(source, calibration)
     read = OnnxModel.load(source)
-    if read.parameters:
+    if read.contested:
         raise ModelError(
-            "A model whose graph depends on the values of inputs cannot be packed.",
-            known=f"values of {', '.join(sorted(map(shown, read.parameters)))} parametrise nodes",
+            f"{read.contested_node} cannot be packed: its graph depends on the values of inputs.",
+            known=f"values of {', '.join(sorted(map(shown, read.contested)))} decide whether ONNX "
+            "Runtime computes it as ONNX has it",
             hint="give sessions the ONNX file, or make these inputs constants",
         )
     sides = signatures(read.inputs), signatures(read.outputs)
@@ -187,7 +188,7 @@ def pack(
     given = read.serialised
     data = read.data if given is None else given.read()
     kept = original_of(data, writer, is_settled=given is not None)
-    record = ModelRecord(*sides, records, kept)
+    record = ModelRecord(*sides, records, kept, tuple(sorted(read.parameters)))
     writer.parts[MODEL] = document(record)
     kernels, counts = _kernels([shaped.graph for shaped in graphs], rows)
     if kernels:

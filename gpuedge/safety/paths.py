@@ -245,7 +245,9 @@ def sweep(path: str | os.PathLike[str]) -> None:
         now = os.stat(path).st_mtime  # the file system's own clock, not ours
         for other in os.listdir(folder or "."):
             place = os.path.join(folder, other)
-            if other.startswith(f".{name}.") and abs(now - os.lstat(place).st_mtime) > STALE_S:
+            process, _, rest = other.removeprefix(f".{name}.").partition(".")
+            is_ours = other.startswith(f".{name}.") and process.isdigit() and len(rest) == 8
+            if is_ours and abs(now - os.lstat(place).st_mtime) > STALE_S:
                 os.unlink(place)
     except (OSError, ValueError):
         return
@@ -276,7 +278,8 @@ def _output(status: os.stat_result) -> int:
 def write_named(path: Path, data: bytes) -> str | None:
     """Write a file that the user named; return why that failed, or None.
 
-    A file is replaced in one step, also at the end of a link. Into what only takes a stream
+    A file is replaced in one step, also at the end of a link; what killed writers of it left behind
+    goes. Into what only takes a stream
     (``/dev/null``, ``/dev/stdout``, a named pipe) the data are written; that waits for no reader
     to come, but for one that is slow.
     """
@@ -290,7 +293,10 @@ def write_named(path: Path, data: bytes) -> str | None:
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
         is_unread = isinstance(error, OSError) and error.errno == errno.ENXIO
         return "nobody reads from it" if is_unread else str(error)
-    return None if write_atomic(target, data) else "the folder is read-only or full"
+    if not write_atomic(target, data):
+        return "the folder is read-only or full"
+    sweep(target)
+    return None
 
 
 def save_named(path: Path, data: bytes, option: str) -> None:

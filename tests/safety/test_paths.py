@@ -240,12 +240,15 @@ def test_temporary_files_of_killed_writers_are_swept(tmp_path: Path) -> None:
     other.write_text("another file's")
     os.utime(other, (1, 1))
     assert paths.write_atomic(path, b"x")
-    old, new = tmp_path / ".a.json.1.ab", tmp_path / ".a.json.2.cd"
-    for place in (old, new):
+    old, new = tmp_path / ".a.json.1.0123abcd", tmp_path / ".a.json.2.0123abcd"
+    users = tmp_path / ".a.json.swp"
+    for place in (old, new, users):
         place.write_text("half")
-    os.utime(old, (1, 1))
+        os.utime(place, (1, 1))
+    os.utime(new)
     paths.sweep(path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [".a.json.2.cd", ".b.json.1.cd", "a.json"]
+    kept = [".a.json.2.0123abcd", ".a.json.swp", ".b.json.1.cd", "a.json"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == kept
     paths.sweep(tmp_path / "nowhere" / "x")
 
 
