@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
+from oracle import by_onnxruntime
 from photo import save_png
 from train_shapes import CLASSES, MODEL, backdrop, overlap, scene
 
@@ -24,8 +24,7 @@ with gpuedge.Session(MODEL, device=device) as session:
     scores = session.run({"image": image[None]})["scores"]
     print("ran on", *sorted({row.device for row in session.placement}))
 
-oracle = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
-wanted = np.asarray(oracle.run(None, {"image": image[None]})[0])
+wanted = by_onnxruntime(MODEL, {"image": image[None]})
 print(f"largest difference to onnxruntime: {np.abs(scores - wanted).max():.1e}")
 
 found = scores[0].argmax(axis=0)

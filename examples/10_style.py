@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
+from oracle import by_onnxruntime
 from photo import load_photo, save_png
 from train_pencil import MODEL, drawing
 
@@ -22,8 +22,7 @@ with gpuedge.Session(MODEL, device=device) as session:
     drawn = session.run({"photo": photo[None]})["drawing"]
     print("ran on", *sorted({row.device for row in session.placement}))
 
-oracle = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
-wanted = np.asarray(oracle.run(None, {"photo": photo[None]})[0])
+wanted = by_onnxruntime(MODEL, {"photo": photo[None]})
 print(f"largest difference to onnxruntime: {np.abs(drawn - wanted).max():.1e}")
 
 print(f"mean difference to the drawing it imitates: {np.abs(drawn[0] - drawing(photo)).mean():.3f}")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
+from oracle import by_onnxruntime
 from photo import Image, ImageDraw
 from train_beats import DELAY, MODEL, RATE, found_in, score, signal
 
@@ -21,8 +21,7 @@ with gpuedge.Session(MODEL, device=device) as session:
     chances = session.run({"signal": x[None, None]})["beat"][0, 0]
     print("ran on", *sorted({row.device for row in session.placement}))
 
-oracle = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
-wanted = np.asarray(oracle.run(None, {"signal": x[None, None]})[0])[0, 0]
+wanted = by_onnxruntime(MODEL, {"signal": x[None, None]})[0, 0]
 print(f"largest difference to onnxruntime: {np.abs(chances - wanted).max():.1e}")
 
 found = found_in(chances)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
+from oracle import by_onnxruntime
 from photo import load_photo, save_png
 from train_pencil import MODEL
 
@@ -35,8 +35,7 @@ middle = frame[:, 35:604, ::-1].transpose(
     2, 0, 1
 )  # 427 rows and 4 / 3 times as many columns, red first
 middle = gpuedge.resize(gpuedge.to_float(middle, device="cpu"), (240, 320), device="cpu")
-oracle = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
-wanted = np.asarray(oracle.run(None, {"photo": middle[None]})[0])
+wanted = by_onnxruntime(MODEL, {"photo": middle[None]})
 print(f"largest difference to onnxruntime: {np.abs(drawn - wanted).max():.1e}")
 
 save_png(folder / "frame.png", np.concatenate([middle, drawn[0]], axis=2))

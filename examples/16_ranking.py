@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+from oracle import by_onnxruntime
 from ranking import model, requests
 
 import gpuedge
@@ -22,11 +23,7 @@ def main() -> None:
     with gpuedge.Session(proto, device=device) as session:
         scores = session.run(feed)["score"]
         print("computed by", *sorted({row.device for row in session.placement}))
-    import onnxruntime  # noqa: PLC0415 - after gpuedge, which turns its telemetry off
-
-    theirs = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    ).run(None, feed)[0]  # fmt: skip
+    theirs = by_onnxruntime(proto.SerializeToString(), feed)
     best = np.argsort(-scores[:, 0])[:5]
     print("best candidates:", ", ".join(f"{i} ({scores[i, 0]:.3f})" for i in best))
     print(f"largest difference from ONNX Runtime: {np.abs(scores - theirs).max():.1e}")

@@ -12,8 +12,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 from learn import Array, Net, Value
+from oracle import by_onnxruntime
 
 MODEL = Path(__file__).parent / "models" / "beats.onnx"
 RATE = 100
@@ -86,9 +86,8 @@ def main() -> None:
     net = train(args.steps)
     shape = ["N", 1, "length"]
     net.save(args.output, ("signal", "beat"), [shape, shape])
-    session = ort.InferenceSession(args.output, providers=["CPUExecutionProvider"])
     x, beats = signal(np.random.default_rng(99), 60 * RATE)
-    chances = np.asarray(session.run(None, {"signal": x[None, None]})[0])[0, 0]
+    chances = by_onnxruntime(args.output, {"signal": x[None, None]})[0, 0]
     print(f"F1 score: {score(found_in(chances), beats):.3f} on {len(beats)} unseen beats")
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 from learn import model_of, write
 from onnx import TensorProto, helper
+from oracle import by_onnxruntime
 
 Array = npt.NDArray[Any]
 SPLIT_SEED = 20  # fixes which fifth of the images is never trained on
@@ -179,8 +179,7 @@ def main() -> None:
     x, labels, held_x, held_labels = load_split()
     write(to_onnx(train(x, labels, args.epochs)), args.output)
 
-    session = ort.InferenceSession(args.output, providers=["CPUExecutionProvider"])
-    guesses = np.asarray(session.run(None, {"image": held_x})[0]).argmax(axis=1)
+    guesses = by_onnxruntime(args.output, {"image": held_x}).argmax(axis=1)
     print(f"held-out accuracy: {(guesses == held_labels).mean():.4f} on {len(held_x)} images")
 
 

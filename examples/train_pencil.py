@@ -12,8 +12,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 from learn import Array, Net, Value
+from oracle import by_onnxruntime
 from photo import load_photo
 
 MODEL = Path(__file__).parent / "models" / "pencil.onnx"
@@ -74,9 +74,8 @@ def main() -> None:
     net = train(args.steps)
     shape = ["N", 3, "height", "width"]
     net.save(args.output, ("photo", "drawing"), [shape, shape])
-    session = ort.InferenceSession(args.output, providers=["CPUExecutionProvider"])
     photo = load_photo("flower.jpg")[:, 0, 100:292, 200:456]
-    found = np.asarray(session.run(None, {"photo": photo[None]})[0])[0]
+    found = by_onnxruntime(args.output, {"photo": photo[None]})[0]
     print(f"mean difference: {np.abs(found - drawing(photo)).mean():.4f} on an unseen photograph")
 
 

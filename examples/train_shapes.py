@@ -11,8 +11,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 from learn import Array, Net, Value
+from oracle import by_onnxruntime
 from photo import load_photo
 
 CLASSES = ("background", "plain", "striped", "chequered")
@@ -95,9 +95,8 @@ def main() -> None:
     net = train(args.steps)
     shape = ["N", 3, "height", "width"]
     net.save(args.output, ("image", "scores"), [shape, ["N", len(CLASSES), "height", "width"]])
-    session = ort.InferenceSession(args.output, providers=["CPUExecutionProvider"])
     image, classes = scene(np.random.default_rng(99), backdrop("flower.jpg"), (192, 256))
-    found = np.asarray(session.run(None, {"image": image[None]})[0])[0].argmax(0)
+    found = by_onnxruntime(args.output, {"image": image[None]})[0].argmax(0)
     print(f"mean intersection over union: {overlap(found, classes):.3f} on an unseen scene")
 
 

@@ -65,6 +65,23 @@ def test_example_is_short_and_says_what_you_will_see(path: Path) -> None:
     assert (ast.get_docstring(ast.parse(text)) or "").startswith("What you will see: ")
 
 
+def test_examples_import_onnx_runtime_in_one_place_without_its_telemetry() -> None:
+    """It starts a thread where it is imported before somebody turned that off (version 1.32)."""
+    for path in sorted(EXAMPLES.glob("*.py")):
+        names = [
+            name for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for name in (getattr(node, "module", None), *(one.name for one in node.names))
+        ]  # fmt: skip
+        assert ("onnxruntime" in names) == (path.name == "oracle.py"), path.name
+    code = "import os, oracle; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    clean = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=EXAMPLES, env=clean, capture_output=True, check=True
+    )
+    assert done.stdout.split() == [b"1"]
+
+
 def test_examples_are_numbered_without_gaps() -> None:
     assert [int(p.name[:2]) for p in NUMBERED] == list(range(1, len(NUMBERED) + 1))
 
