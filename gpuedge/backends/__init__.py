@@ -50,6 +50,9 @@ _CALLED = {
 }
 """What programs for other libraries call devices of these backends; first those of any backend."""
 
+_PLUGINS = ("opencl", "openvino")
+"""Names that plug-ins in ``examples/plugins`` bring; each in the folder ``gpuedge-NAME``."""
+
 DEVICES, EXECUTORS = "gpuedge.backends", "gpuedge.executors"
 """Groups of entry points. A name in both is a device."""
 
@@ -86,7 +89,8 @@ def instead(name: str, platform: str = sys.platform) -> str | None:
     home = _ELSEWHERE.get(found, platform)
     best = found if found and home == platform else probed(platform)[0]
     only = "" if home == platform else f" here; {found} is on {_SYSTEMS[home]} only"
-    return f"write {best!r}{only}"
+    own = f", or install its plug-in: pip install ./examples/plugins/gpuedge-{name} in a checkout"
+    return f"write {best!r}{only}{own + ' (docs/plugins.md)' if name in _PLUGINS else ''}"
 
 
 def names() -> list[str]:
@@ -98,6 +102,11 @@ def names() -> list[str]:
 def installed() -> tuple[str, ...]:
     """Return the backends that `gpuedge.probe()` tries by default, and those of plug-ins."""
     return (*PROBED, *sorted(_plugins()))
+
+
+def is_aside(name: str, in_use: Sequence[str] | None) -> bool:
+    """Tell whether ``auto`` leaves a backend aside: a plug-in's, unless `in_use` names it."""
+    return name not in BUILTIN and name not in (in_use or ())
 
 
 def _plugins(*groups: str) -> dict[str, str]:

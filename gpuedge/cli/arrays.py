@@ -49,14 +49,14 @@ def read_inputs(pairs: Sequence[str]) -> dict[str, Array]:
         elif not (name and equals and path):
             raise UsageError(
                 f"--input {pair!r} does not have the form NAME=FILE.",
-                asked_by="the command line",
+                asked_by="--input",
                 hint="--input image=image.npy, or arrays.npz",
             )
         else:
             given = {name: read_array(path, name)}
         for each, array in given.items():
             if each in arrays:
-                raise UsageError(f"The input {each!r} is given twice.", asked_by="the command line")
+                raise UsageError(f"The input {each!r} is given twice.", asked_by="--input")
             arrays[each] = array
     return arrays
 

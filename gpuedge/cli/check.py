@@ -63,7 +63,7 @@ def read_shapes(pairs: Sequence[str], option: str = "--shape") -> dict[str, tupl
         if not name or not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", text):
             raise UsageError(
                 f"{option} {pair!r} does not have the form NAME=1x3x224x224.",
-                asked_by="the command line",
+                asked_by=option,
                 hint=f"{option} image=1x3x224x224",
             )
         shapes[name] = tuple(map(int, text.split("x")))

@@ -110,7 +110,7 @@ def _run(options: argparse.Namespace, cases: list[Case], output: Output) -> int:
         if report and other and not is_stream(report) and realpath(report) == realpath(other):
             raise UsageError(
                 f"--junit and --{name} name the same file.",
-                asked_by="the command line",
+                asked_by=f"--{name}",
                 known=realpath(report),
             )
     old, damaged = (None, 0) if options.resume is None else read(options.resume)

@@ -31,7 +31,7 @@ def named_gpu(named: str | None, verb: str, output: Output) -> ProbeRow:
         if device in (AUTO, CPU):
             raise UsageError(
                 f"{verb.partition(' ')[0]} needs a GPU that is named, not {device!r}.",
-                asked_by="the command line",
+                asked_by="the command line" if named is None else "--device",
                 hint=f"gpuedge {verb} --device vulkan; gpuedge probe lists what is here",
             )
         with output.working("looking for the device"):

@@ -62,10 +62,11 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         found = re.search(r"(?:arguments: |choice: ')(-*)(\w[\w-]*)", message)
         dashes, word = found.groups() if found else ("", "")
+        option = re.match(r"argument (?:-\w/)?(--[\w-]+)", message)
         near = nearest(word, self._option_string_actions if dashes else actions_of(self), dashes)
         raise UsageError(
             f"{message[:1].upper()}{message[1:]}.",
-            asked_by="the command line",
+            asked_by=option[1] if option else "the command line",
             hint=f"{near} {self.prog} --help lists all" if near else f"{self.prog} --help",
         )
 

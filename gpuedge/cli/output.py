@@ -189,7 +189,10 @@ def blaming(**options: tuple[type[GpuEdgeError], ...]) -> Iterator[None]:
             )
         if error.hint is not None and error.hint.startswith(SHAPES):
             given = ast.literal_eval(error.hint.removeprefix(SHAPES)).items()
-            error.hint = " ".join(f"--shape {name}={'x'.join(map(str, s))}" for name, s in given)
+            pairs = [f"{name}={'x'.join(map(str, s))}" for name, s in given]
+            is_set = "shapes" in options  # an option that takes all of them at once
+            each = " ".join(f"--shape {pair}" for pair in pairs)
+            error.hint = f"--shapes {','.join(pairs)}" if is_set else each
         raise
 
 

@@ -129,7 +129,7 @@ def _read(options: argparse.Namespace) -> tuple[Model, dict[str, Array]]:
     if options.allow_software and options.device and parse(options.device) != AUTO:
         raise UsageError(
             f"--allow-software is about auto, and --device {options.device} is not auto.",
-            asked_by="the command line",
+            asked_by="--allow-software",
             hint="leave one of them out: a device that is named runs, software or not",
         )
     model = read_model(options.model)

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
 def _import(options: argparse.Namespace, output: Output) -> int:
     if options.full or options.refresh or options.out or options.shape:
         raise UsageError(
-            "--import takes no option but --device.", asked_by="the command line",
+            "--import takes no option but --device.", asked_by="--import",
             hint="gpuedge tune --import FILE",
         )  # fmt: skip
     check_readable(options.file, "file", "--import")

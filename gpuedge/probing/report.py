@@ -5,7 +5,9 @@ Plain data: nothing here starts a process, loads a driver or imports numpy.
 
 from __future__ import annotations
 
-from gpuedge.core.errors import InputError
+from gpuedge.backends import is_aside
+from gpuedge.core import config
+from gpuedge.core.errors import ConfigError, InputError
 from gpuedge.core.identity import Identity
 from gpuedge.core.reasons import STATUSES
 from gpuedge.core.record import Record, UnfitError, checked, read
@@ -44,6 +46,15 @@ class RestrictionFields(Record):
     limits: Mapping[str, int] = {}
     is_demoted: bool = False
     entries: tuple[str, ...] = ()
+
+
+def in_use() -> Sequence[str]:
+    """Return what the setting ``backends`` names; nothing where the settings cannot be read."""
+    try:
+        named: Sequence[str] = config.get("backends").value
+    except ConfigError:
+        return ()
+    return named
 
 
 def _identity(fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -280,8 +291,10 @@ class ProbeReport(Record):
         """Usable devices, best first: hardware before software, discrete before integrated.
 
         What the capability database demotes comes after the others, and so does a demoted route to
-        a device. Otherwise routes to the same device stand together, the best one first.
+        a device. Otherwise routes to the same device stand together, the best one first. Devices of
+        plug-ins come last, unless the setting ``backends`` names these: as ``auto`` has it.
         """
+        named = in_use()
         kinds: dict[str, int] = {}
         places: dict[str, int] = {}
         for row in self.tried:  # not every API knows the kind: what one says holds for all routes
@@ -290,10 +303,11 @@ class ProbeReport(Record):
                 if "device_type" in row.identity:
                     kinds.setdefault(row.physical, _kind(row))
 
-        def order(row: ProbeRow) -> tuple[bool, bool, int, int, int]:
+        def order(row: ProbeRow) -> tuple[bool, bool, bool, int, int, int]:
             name = row.physical or row.device
             kind = kinds.get(name, _kind(row))
-            return bool(row.is_software), row.is_demoted, kind, places[name], row.route or 0
+            aside = is_aside(row.backend, named)
+            return aside, bool(row.is_software), row.is_demoted, kind, places[name], row.route or 0
 
         return tuple(sorted((r for r in self.tried if r.is_usable), key=order))
 

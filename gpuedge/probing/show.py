@@ -5,8 +5,10 @@ Plain text and plain data; the command line draws its own tables from the same l
 
 from __future__ import annotations
 
+from gpuedge.backends import is_aside
 from gpuedge.core.text import Table, counted, plain
 from gpuedge.core.times import ADVISED_S
+from gpuedge.probing.report import in_use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,10 +94,14 @@ def headline(report: ProbeReport) -> str:
         why = f"{blocked} blocked" if blocked else "none can be used"
         return f"No usable GPU: {len(told)} tried, {why}."
     kind = ", a software rasteriser" if best.is_software else ""
+    aside = ""
+    if is_aside(best.backend, in_use()):
+        aside = f"; auto looks at it where GPUEDGE_BACKENDS names {best.backend}"
     there = len({r.physical or r.device for r in report.devices})
     routes = f" (routes to {counted(there, 'device')})" if there < usable else ""
     name = plain(best.name)
-    return f"{usable} of {len(told)} usable{routes}; the best is {best.device} ({name}{kind})."
+    sentence = f"{usable} of {len(told)} usable{routes}; the best is {best.device} ({name}{kind})"
+    return f"{sentence}{aside}."
 
 
 def status_of(row: ProbeRow) -> str:

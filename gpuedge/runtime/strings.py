@@ -62,7 +62,10 @@ def _meant(text: str) -> str:
     name = text.partition(":")[0].removesuffix(backends.PROVIDER)
     if name == CPU:
         return f"'{CPU}', which has no number" if ":" in text else f"write '{CPU}'"
-    spelt = nearest(text, [AUTO, *backends.names()]) or "gpuedge probe lists what is here"
+    spelt = nearest(text, [AUTO, *backends.names()]) or (
+        "gpuedge probe lists what is here; a plug-in's name counts once its package is installed "
+        "(docs/plugins.md)"
+    )
     called = backends.instead(name)
     return f"{called}; 'auto' takes a GPU only where it is faster" if called else spelt
 

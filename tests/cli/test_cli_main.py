@@ -21,6 +21,7 @@ from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.text import Table
 
 Run = Callable[..., int]
+MODEL = str(Path(__file__).resolve().parents[2] / "examples" / "models" / "digits.onnx")
 
 
 @pytest.fixture
@@ -382,3 +383,29 @@ def test_stdout_that_cannot_take_it(redirect: str, code: int, tmp_path: Path) ->
         # A pipe may also be read to its end before it closes.
         assert done.returncode in ({code, 0} if "true" in redirect else {code}), done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("arguments", "option"), [
+    (["run", MODEL, "--input", "image"], "--input"),
+    (["run", MODEL, "--repeat", "x"], "--repeat"),
+    (["run", MODEL, "--device", "cpu", "--allow-software"], "--allow-software"),
+    (["check", MODEL, "--shape", "image=x"], "--shape"),
+    (["check", MODEL, "--device", "cpu"], "--shape"),
+    (["pack", MODEL, "-o", "x.gpuedge"], "--shapes"),
+    (["pack", MODEL, "-o", "x.gpuedge", "--shapes", "image=x"], "--shapes"),
+    (["pack", MODEL, "-o"], "--output"),
+    (["tune", MODEL, "--shape", "image=1x1x8x8", "--device", "cpu"], "--device"),
+    (["tune", "--import", MODEL, "--full"], "--import"),
+    (["conformance", "run", "--device", "cpu", "--junit", "a", "--jsonl", "a"], "--jsonl"),
+])  # fmt: skip
+def test_errors_name_the_option_that_they_are_about(
+    arguments: list[str], option: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*arguments, "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said["asked_by"] == option
+    hint = said["hint"] or ""
+    if "image=" in hint and option.startswith("--shape"):  # it can be pasted
+        assert hint.startswith(f"{option} image=")

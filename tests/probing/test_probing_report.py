@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+import gpuedge
 from gpuedge.capdb import Restrictions
 from gpuedge.core.errors import InputError
 from gpuedge.core.reasons import STATUSES
 from gpuedge.probing.report import ProbeReport, ProbeRow, number
+from gpuedge.probing.show import headline
 
 
 def row(name: str, status: str = "ok", index: int | None = 0, **more: Any) -> ProbeRow:
@@ -47,6 +49,21 @@ def test_devices_are_best_first() -> None:
     ]
     assert made.best is not None
     assert made.best.name == "DISCRETE_GPU"
+
+
+def test_plug_ins_come_last_unless_the_setting_names_them() -> None:
+    """As `auto` has it, which does not look at others."""
+    rows = row("theirs", kind="DISCRETE_GPU", backend="opencl"), row("ours", kind="CPU")
+    made = report(*rows)
+    assert [r.name for r in made.devices] == ["ours", "theirs"]
+    with gpuedge.config(backends=["vulkan", "opencl"]):
+        assert [r.name for r in made.devices] == ["theirs", "ours"]
+        assert "where" not in headline(made)
+    alone = report(rows[0])
+    assert alone.best is not None
+    assert "auto looks at it where GPUEDGE_BACKENDS names opencl." in headline(alone)
+    with gpuedge.config(backends=["opencl"]):
+        assert headline(alone).endswith("the best is opencl:0 (theirs).")
 
 
 def test_every_reached_device_has_a_number_usable_or_not() -> None:

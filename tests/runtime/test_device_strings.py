@@ -72,7 +72,15 @@ def test_names_from_elsewhere_are_answered_with_what_to_write(
 def test_a_plug_in_may_have_a_name_that_is_answered_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert "write " in str(backends.instead("opencl"))
+    assert "install its plug-in: pip install ./examples/plugins/gpuedge-opencl" in str(
+        backends.instead("opencl")
+    )
+    with pytest.raises(UnknownDeviceError) as caught:
+        parse("armnn")  # like no name, and no name of another library's either
+    assert "plug-in" in str(caught.value.hint)
+    with pytest.raises(UnknownDeviceError) as caught:
+        parse("vulcan")
+    assert caught.value.hint == "did you mean 'vulkan'?"
     monkeypatch.setattr(backends, "_plugins", lambda: {"opencl": "package:Backend"})
     assert backends.instead("opencl") is None and parse("OpenCL:1") == "opencl:1"
 
