@@ -41,7 +41,7 @@ def generate(session: gpuedge.Session, prompt: str, count: int, device: str) -> 
 
 
 if __name__ == "__main__":
-    device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+    device = sys.argv[1] if len(sys.argv) > 1 else "auto"
     with gpuedge.Session(decoder(), device=device) as session:
         start = time.process_time()
         tokens = list(generate(session, "the ", 40, device))

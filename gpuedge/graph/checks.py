@@ -5,7 +5,7 @@ Before any driver and before ONNX Runtime, so that the CPU and every GPU refuse 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuedge.core.errors import InputError, ShapeError, UnsupportedOpError
@@ -25,12 +25,31 @@ class ValueCheck:
     limit: Limit
 
 
+PASSING = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Unique")
+"""Operators whose first output holds every element of the first input, and no others."""
+
+
+def passes_on(
+    op: str, inputs: Sequence[str], outputs: Sequence[str], given: Container[str]
+) -> bool:
+    """Tell whether a node passes on all elements of a value that is given."""
+    return op in PASSING and bool(inputs and outputs[0]) and inputs[0] in given
+
+
 def checks_of(graph: Graph) -> tuple[ValueCheck, ...]:
-    """Return what has to be looked at in the inputs of a graph, where nodes read them directly."""
-    given = {n for n in graph.inputs if n in graph.types and graph.types[n].dtype[:1] in "iu"}
+    """Return what has to be looked at in the inputs of a graph.
+
+    That is where nodes read them, or what other nodes pass on of them (`PASSING`).
+    """
+    given = {n: n for n in graph.inputs if n in graph.types and graph.types[n].dtype[:1] in "iu"}
+    moved = set[str]()
     checks = []
     for node in graph.nodes if given else ():
-        if given.isdisjoint(node.inputs):
+        if given.keys().isdisjoint(node.inputs):
+            continue
+        if not node.domain and passes_on(node.op, node.inputs, node.outputs, given):
+            given[node.outputs[0]] = given[node.inputs[0]]
+            moved.add(node.outputs[0])
             continue
         label = node_label(node.op, node.name, node.outputs)
         try:
@@ -38,7 +57,10 @@ def checks_of(graph: Graph) -> tuple[ValueCheck, ...]:
         except (UnsupportedOpError, ShapeError):
             continue  # whoever is to run it says so
         names = [(node.inputs[check.position], check) for check in known]
-        checks += [ValueCheck(name, label, check) for name, check in names if name in given]
+        checks += [
+            ValueCheck(given[name], label, check) for name, check in names
+            if name in given and (name not in moved or len(check.low) < 2)  # else by its old place
+        ]  # fmt: skip
     return tuple(checks)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from gpuedge.core.dtypes import is_numpys
 from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedOpError
 from gpuedge.core.text import MOST_LISTED, plain, shown
 from gpuedge.graph import division, fold, parse, schema
+from gpuedge.graph.checks import passes_on
 from gpuedge.graph.contrib import spelled
 from gpuedge.graph.flow import ROUND, Flow, StaysOpenError, deciding
 from gpuedge.graph.integers import holds_quantised, in_integers
@@ -168,12 +169,21 @@ def _is_settled(graph: onnx.GraphProto) -> bool:
     return results.issuperset(output.name for output in graph.output)
 
 
-def _limits(node: onnx.NodeProto, inputs: Mapping[str, Signature]) -> bool:
-    """Tell whether a node limits the values of an integer input of the model."""
-    known = OPERATORS.get(node.op_type)
-    if known is None or known.limits is None:
-        return False
-    return any(name in inputs and inputs[name][0][:1] in "iu" for name in node.input)
+def _limiting(nodes: Iterable[onnx.NodeProto], inputs: Mapping[str, Signature]) -> tuple[Node, ...]:
+    """Return the nodes that limit values of integer inputs of the model, however these get there.
+
+    What gets there by way of other nodes has no type among the inputs: `OnnxModel.specialise` knows
+    it.
+    """
+    given = {name for name, (dtype, _) in inputs.items() if dtype[:1] in "iu"}
+    found = []
+    for node in nodes if given else ():
+        known = OPERATORS.get(node.op_type)
+        if passes_on(node.op_type, node.input, node.output, given):
+            given.add(node.output[0])
+        elif known is not None and known.limits is not None and not given.isdisjoint(node.input):
+            found.append(node_of(node))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -291,7 +301,7 @@ class OnnxModel(Model):
         self.inputs = {v.name: _signature(v) for v in proto.graph.input}
         self.opset = parse.opsets(proto)
         self._stated = {v.name: _signature(v) for v in proto.graph.output}
-        self._limited = tuple(node_of(n) for n in proto.graph.node if _limits(n, self.inputs))
+        self._limited = _limiting(proto.graph.node, self.inputs)
         reads = {name for node in self._limited for name in node.inputs}
         self._read = {
             t.name: TensorType(schema.dtype_name(t.data_type), tuple(t.dims))

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from onnx_models import model, value
+from onnx_models import model, value, weight
+from planrun import plan_device
 
 import gpuedge
 from gpuedge.core.errors import (
@@ -329,3 +330,36 @@ def test_bound_arrays_may_have_the_other_order_of_bytes() -> None:
         assert bound.run()["y"].numpy().tolist() == [0, 1, 2]
         x += 1
         assert bound.run()["y"].numpy().tolist() == [1, 2, 3]
+
+
+WAYS: dict[str, list[tuple[str, list[str], dict[str, Any]]]] = {
+    "directly": [],
+    "once each": [("Unique", ["i"], {})],
+    "moved": [("Unsqueeze", ["i", "at"], {}), ("Transpose", ["v0"], {"perm": [1, 0]})],
+    "through": [("Identity", ["i"], {}), ("Flatten", ["v0"], {}), ("Identity", ["v1"], {})],
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "plan"])
+@pytest.mark.parametrize("way", WAYS)
+def test_indices_that_lead_nowhere_are_refused_however_they_get_there(
+    way: str, device: str
+) -> None:
+    """What is computed with is never some other element: ONNX says that it is an error."""
+    names = ["i", *(f"v{i}" for i in range(len(WAYS[way])))]
+    nodes = [
+        helper.make_node(op, inputs, [name], **attrs)
+        for (op, inputs, attrs), name in zip(WAYS[way], names[1:], strict=True)
+    ]
+    nodes.append(helper.make_node("Gather", ["t", names[-1]], ["y"], name="table"))
+    inputs = [value("i", [3], 7), value("t", [6])]
+    held = [weight("at", np.array([0]))]
+    proto = model(nodes, inputs, [value("y", ["?"] * (2 if len(nodes) > 2 else 1))], held)
+    table = np.arange(6, dtype=np.float32)
+    where: Any = plan_device() if device == "plan" else device
+    with gpuedge.Session(proto, device=where, fallback="cpu") as own:
+        got = own.run({"i": np.array([5, -6, 5]), "t": table})["y"]
+        assert set(got.ravel()) == {5, 0}
+        for wrong in (6, -7):
+            with pytest.raises(InputError, match=f"'i' holds {wrong}: Gather node 'table'"):
+                own.run({"i": np.array([0, wrong, 1]), "t": table})
