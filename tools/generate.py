@@ -139,7 +139,8 @@ def remark(one: Operator) -> str:
     listed = " and ".join([*found, *sorted(taken)])
     if listed:
         listed = f"also {listed}"
-    return "; ".join(filter(None, (listed, one.remark))) or "-"
+    where = f"of `{one.domain}`" if one.domain else ""
+    return "; ".join(filter(None, (where, listed, one.remark))) or "-"
 
 
 def page() -> str:

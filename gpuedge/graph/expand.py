@@ -16,7 +16,7 @@ from gpuedge.graph.flow import why_open
 from gpuedge.graph.functions import body, branch
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
 from gpuedge.graph.reference import MOST_SAID, run_node
-from gpuedge.opset import OPERATORS
+from gpuedge.opset import described
 from gpuedge.opset.call import OperatorCall, node_label
 from gpuedge.opset.halves import halve
 from gpuedge.opset.limits import Limit
@@ -40,8 +40,7 @@ MOST_FOLDED = 1 << 24
 
 def operator_of(node: Node) -> Operator | None:
     """Return the description of a node's operator, None if there is none."""
-    known = OPERATORS.get(node.op)
-    return known if known is not None and node.domain == known.domain else None
+    return described(node.op, node.domain)
 
 
 def is_known(node: Node) -> bool:

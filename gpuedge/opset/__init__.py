@@ -12,6 +12,7 @@ from gpuedge.opset import (
     bits,
     conv,
     elementwise,
+    fused,
     gather,
     grams,
     linalg,
@@ -59,12 +60,30 @@ FAMILIES = (
     signal,
     linalg,
     grams,
+    fused,
 )
 
-OPERATORS: dict[str, Operator] = {
-    operator.name: operator for family in FAMILIES for operator in family.OPERATORS
-}
-"""Known operators by name, which no two domains share."""
+
+def _by_name() -> dict[str, Operator]:
+    known: dict[str, Operator] = {}
+    for operator in (one for family in FAMILIES for one in family.OPERATORS):
+        name = operator.name
+        known[f"{operator.domain}:{name}" if name in known else name] = operator
+    return known
+
+
+OPERATORS: dict[str, Operator] = _by_name()
+"""Known operators by name; of ONNX Runtime's own that have the name of one of ONNX's, the domain
+goes before it."""
+
+
+def described(op: str, domain: str) -> Operator | None:
+    """Return the description of an operator, None if there is none."""
+    for known in (OPERATORS.get(op), OPERATORS.get(f"{domain}:{op}")):
+        if known is not None and known.domain == domain:
+            return known
+    return None
+
 
 UNDESCRIBED: dict[str, Facts] = {
     "AffineGrid": GROWS,

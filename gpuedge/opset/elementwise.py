@@ -100,7 +100,8 @@ def _clamp(x: Expr, low: float, high: float) -> Expr:
     return smaller(larger(x, low), high)
 
 
-def _logistic(x: Expr) -> Expr:
+def logistic(x: Expr) -> Expr:
+    """1 / (1 + exp(-x)); NaN stays NaN."""
     return keep_nan(1.0 / (1.0 + exp(-_clamp(x, -EXP_LIMIT, EXP_LIMIT))), x)
 
 
@@ -280,9 +281,9 @@ ROWS: tuple[Row, ...] = (
         "Scaled exponential unit: `gamma * elu(x, alpha)` with the constants of ONNX",
         "1e-6 absolute plus 1e-6 relative", narrow=(-8, 8),
         numbers={"alpha": SELU_ALPHA, "gamma": SELU_GAMMA}, arguments=()),
-    Row("Sigmoid", "sigmoid", _logistic, "`1 / (1 + exp(-x))`", "1e-6 absolute", (-100, 100),
+    Row("Sigmoid", "sigmoid", logistic, "`1 / (1 + exp(-x))`", "1e-6 absolute", (-100, 100),
         (-8, 8)),
-    Row("Swish", "", lambda x, alpha: x * _logistic(x if alpha == 1 else x * alpha),
+    Row("Swish", "", lambda x, alpha: x * logistic(x if alpha == 1 else x * alpha),
         "`x * sigmoid(alpha * x)`", "2e-6 * max(1, abs(x))", (-100, 100),
         (-8, 8), numbers={"alpha": 1.0}),
     Row("HardSigmoid", "hard_sigmoid",

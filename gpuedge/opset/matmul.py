@@ -57,13 +57,13 @@ def _gemm(call: OperatorCall) -> Tensor:
     alpha, beta = call.number("alpha", 1.0), call.number("beta", 1.0)
     if alpha == 1:
         total = multiplied(left, right)
-    elif right.array is not None and _is_kept(right, scaled := _scaled(right, alpha)):
-        total = multiplied(left, scaled)
+    elif right.array is not None and _is_kept(right, smaller := scaled(right, alpha)):
+        total = multiplied(left, smaller)
     else:
-        total = _scaled(multiplied(left, right), alpha)
+        total = scaled(multiplied(left, right), alpha)
     if c is None or beta == 0:
         return total
-    return mapped(lambda p, q: p + q, total, _scaled(c, beta))
+    return mapped(lambda p, q: p + q, total, scaled(c, beta))
 
 
 def _transposed(b: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def _is_kept(before: Tensor, after: Tensor) -> bool:
     return bool(np.all((old == 0) | (old == np.inf) | ((new >= TINY) & (new < np.inf))))
 
 
-def _scaled(tensor: Tensor, factor: float) -> Tensor:
+def scaled(tensor: Tensor, factor: float) -> Tensor:
     """Multiply by a number, at once if the tensor is constant."""
     if factor == 1:
         return tensor

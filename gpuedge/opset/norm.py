@@ -93,7 +93,7 @@ def _trained(call: OperatorCall, x: Tensor, epsilon: float) -> tuple[Tensor, ...
     keeping = call.number("momentum", 0.9)
     along = tuple(i for i in range(x.rank) if i != 1)
     scale, shift = (deep.column(call.input(i), x.rank) for i in (1, 2))
-    centred, inverse, middle = _standardised(x, along, epsilon)
+    centred, inverse, middle = standardised(x, along, epsilon)
     factor = mapped(lambda i, s: i * s, inverse, scale)
     result = mapped(lambda c, a, b: c * a + b, centred, factor, shift)
     variance = mean(mapped(lambda c: c * c, centred), along)
@@ -114,14 +114,14 @@ def _layer_norm(call: OperatorCall) -> Tensor | tuple[Tensor, ...]:
     for index in (1, 2) if shift is not None else (1,):
         if not _fits(call.shape(index), x.shape):
             raise call.bad_shape(f"cannot broadcast its input {index} to its first")
-    centred, inverse, middle = _standardised(x, along, call.number("epsilon", 1e-5))
+    centred, inverse, middle = standardised(x, along, call.number("epsilon", 1e-5))
     result = mapped(lambda c, i, s: c * i * s, centred, inverse, scale)
     if shift is not None:
         result = mapped(lambda r, b: r + b, result, shift)
     return (result, middle, inverse)[: len(call.outputs)]
 
 
-def _standardised(
+def standardised(
     x: Tensor, along: tuple[int, ...], epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return x without its mean along axes, the inverse of its deviation, and the mean."""
@@ -147,7 +147,7 @@ def _instance_norm(call: OperatorCall) -> Tensor:
     if any(call.shape(i) != (x.shape[1],) for i in (1, 2)):
         raise call.bad_shape(f"needs a scale and a bias of shape [{x.shape[1]}]")
     scale, shift = (deep.column(call.input(i), x.rank) for i in (1, 2))
-    centred, inverse, _ = _standardised(
+    centred, inverse, _ = standardised(
         x, tuple(range(2, x.rank)), call.number("epsilon", 1e-5)
     )  # fmt: skip
     factor = mapped(lambda i, s: i * s, inverse, scale)  # for each channel, not for each element

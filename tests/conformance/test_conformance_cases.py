@@ -74,12 +74,14 @@ PUBLIC = {
 ELSEWHERE = {
     "Scatter", "Upsample", "RoiAlign", "QLinearConv", "NonZero", "NonMaxSuppression",
     "DynamicQuantizeLinear", "MatMulNBits", "GatherBlockQuantized", "RNN", "GRU", "LSTM",
-    "Unique", "TfIdfVectorizer",
+    "Unique", "TfIdfVectorizer", "BiasGelu", "FastGelu", "QuickGelu", "FusedMatMul",
+    "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "MultiHeadAttention",
+    "GroupQueryAttention", "com.microsoft:RotaryEmbedding",
 }  # fmt: skip
 """Those that ONNX's own cases, or tests/drivers/more_operators_child.py, run on devices; the first
 two are older names of what has cases.
 
-Those of ONNX Runtime are in tests/drivers/test_packed_weights.py."""
+Those of ONNX Runtime are in tests/drivers/test_packed_weights.py and test_fused_run.py."""
 
 
 def test_every_operator_has_cases() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.executors.cpu import CpuExecutor
-from gpuedge.graph.expand import infer
+from gpuedge.graph.expand import infer, operator_of
 from gpuedge.graph.ir import Array, Graph, Node, type_of
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.opset import OPERATORS
@@ -76,14 +76,20 @@ def typed(graph: Graph) -> Graph:
 
 def own(
     op: str, feeds: Feeds, attrs: Mapping[str, Any] | None = None, opset: int = 21,
-    held: Feeds | None = None, order: str = "",
+    held: Feeds | None = None, order: Sequence[str] = "",
 ) -> Any:  # fmt: skip
     """Return a case of an operator that ONNX has none of which fits.
 
     Its inputs are `feeds`, then `held`, or as `order` has them, by letters.
     """
     held, domain = held or {}, OPERATORS[op].domain
-    node = Node(op, (*(order or (*feeds, *held)),), ("y",), dict(attrs or {}), domain=domain)
+    node = Node(
+        op.rpartition(":")[2],
+        (*(order or (*feeds, *held)),),
+        ("y",),
+        dict(attrs or {}),
+        domain=domain,
+    )
     types = {name: type_of(array) for name, array in (feeds | held).items()}
     graph = Graph((node,), tuple(feeds), ("y",), types, held, {domain: 1, "": opset})
     return typed(graph), feeds
@@ -134,6 +140,23 @@ OWN = {
     "GatherBlockQuantized": own("GatherBlockQuantized", {"i": np.array([1, 0, 1])},
                                 {"bits": 4, "block_size": 16}, held={"w": CODES, "s": X[:, :1]},
                                 order="wis"),
+    "BiasGelu": own("BiasGelu", {"x": X, "b": X[0]}),
+    "FastGelu": own("FastGelu", {"x": X, "b": X[0]}),
+    "QuickGelu": own("QuickGelu", {"x": X}),
+    "FusedMatMul": own("FusedMatMul", {"x": X, "b": X}, {"transB": 1, "alpha": 0.5}),
+    "SkipLayerNormalization": own("SkipLayerNormalization", {"x": X, "b": X, "s": X[0]}),
+    "SkipSimplifiedLayerNormalization": own(
+        "SkipSimplifiedLayerNormalization", {"x": X, "b": X, "s": X[0]}),
+    "com.microsoft:RotaryEmbedding": own(
+        "com.microsoft:RotaryEmbedding", {"x": X.reshape(1, 2, 4), "p": np.array([[1, 0]]),
+                                          "c": X[:, :2], "s": X[:, 2:] / 8}),
+    "MultiHeadAttention": own("MultiHeadAttention", {n: X.reshape(1, 2, 4) / 4 for n in "qkv"},
+                              {"num_heads": 2}),
+    "GroupQueryAttention": own(
+        "GroupQueryAttention", {"q": np.resize(X / 4, (1, 2, 16)), "k": np.resize(X / 4, (1, 2, 8)),
+                                "v": np.resize(X / 8, (1, 2, 8)), "n": np.array([1], np.int32)},
+        {"num_heads": 2, "kv_num_heads": 1}, held={"t": np.array(2, np.int32)},
+        order=("q", "k", "v", "", "", "n", "t")),
     **{op: own(op, {"x": X.reshape(4, 1, 2)}, {"hidden_size": 2}, held=recurrent(gates))
        for op, gates in (("RNN", 1), ("GRU", 3), ("LSTM", 4))},
 }  # fmt: skip
@@ -151,7 +174,8 @@ FOLDED = {
 
 def operands(node: Node) -> list[int]:
     """Return the inputs that have the dtype of the operator."""
-    operator = OPERATORS[node.op]
+    operator = operator_of(node)
+    assert operator is not None
     carried = [i for i, n in enumerate(node.inputs) if n and operator.carries(i)]
     return [i for i in carried if i not in operator.others]
 
