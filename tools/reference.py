@@ -44,7 +44,8 @@ This page is made by `make generate` from the table in `gpuedge/safety/store.py`
 """
 
 CLASSES = (
-    ("Models", ("Session", "Policy", "Decision", "check", "ModelCheck", "quantize", "quantization_error", "for_frames")),
+    ("Models", ("Session", "Policy", "Decision", "check", "ModelCheck", "quantize",
+                "quantization_error", "QuantizationReport", "OutputDeviation", "for_frames")),
     ("Arrays on a device", ("array", "DeviceArray", "explain", "BoundSession")),
     ("Devices", ("probe", "probe_async", "ProbeReport", "ProbeProgress", "open", "Device",
                  "SharedModel", "config", "freeze_support")),
