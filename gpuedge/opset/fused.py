@@ -226,7 +226,11 @@ def _with(call: OperatorCall, index: int, bias: Tensor | None) -> OperatorCall:
 
 
 def _padding(call: OperatorCall, shape: tuple[int, ...]) -> Tensor | None:
-    """Return what is added to scores: a bias, and much less than nothing where keys are padding."""
+    """Return what is added to scores: a bias, and much less than nothing where keys are padding.
+
+    Added, and not left out, as ONNX Runtime does it: where nothing but padding is seen, that is
+    what the softmax is of. Bounds count the rounding of the sums, 10,000 times U.
+    """
     bias, kept = _scores_bias(call, 5, shape), call.optional(4)
     if kept is None:
         return bias
