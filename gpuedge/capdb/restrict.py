@@ -17,7 +17,7 @@ from gpuedge.core.storage import HALF_BUFFER, KINDS
 
 HALF: Final = frozenset({"fp16", "fp16-storage"})
 FINITE: Final = "rgba8_float"
-"""The storage kind of float32 that does not keep infinities and NaN."""
+"""The storage kind of float32 that keeps infinities and NaN on some devices only."""
 
 SETS: Final = ("levels", "features", "kernels", "storages")
 """Fields of `Restrictions` that are sets of names."""
@@ -155,7 +155,7 @@ def with_storages(caps: Caps, kinds: tuple[str, ...]) -> Caps:
     """Return a device's capabilities where these storage kinds are on offer, the first one exact.
 
     Tensors are kept in the first kind: where its texels are larger fewer fit, and not every kind
-    keeps infinities.
+    is sure to keep infinities.
     """
     now, before = KINDS[kinds[0]], KINDS[caps.storages[0]]
     most = caps.max_storage_buffer_bytes * before.units // max(before.units, now.units)
@@ -163,7 +163,7 @@ def with_storages(caps: Caps, kinds: tuple[str, ...]) -> Caps:
         caps,
         storages=kinds,
         max_storage_buffer_bytes=most,
-        is_finite_only=caps.is_finite_only or now.name == FINITE,
+        is_finite_only=caps.is_finite_only or now.name == FINITE != before.name,
     )
 
 

@@ -45,7 +45,8 @@ class Caps:
     bytes and the driver says that its hardware does so, 1 where it does not say so; else 0.
     `subgroup_lanes`: invocations of a subgroup, where a kernel may take a value from a constant one
     of them; else 0. `map_texels`: neighbouring texels that an invocation of a map kernel computes,
-    from a multiple of so many on. `is_finite_only`: NaN and infinities are not kept. `ruled_out`:
+    from a multiple of so many on. `is_finite_only`: NaN and infinities are not kept, or nothing
+    promises it and no known answer told (`gpuedge.probing.kat`). `ruled_out`:
     kernel variants that are not used here (`gpuedge.capdb.restrict`).
 
     `has_fp16_storage` and `has_int8_storage`: kernels that users bring may declare storage buffers

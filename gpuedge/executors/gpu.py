@@ -120,6 +120,8 @@ class GpuExecutor(OpenedDevice):
         What is told before and after the driver is at work, for the crash blocklist.
     restrictions : Restrictions, optional
         What the capability database forbids on this device.
+    is_finite_only : bool, optional
+        `Caps.is_finite_only` as known answers told it; by default as the device promises it.
 
     Attributes
     ----------
@@ -137,11 +139,14 @@ class GpuExecutor(OpenedDevice):
         isolation: str = "inline",
         marker: Marker | None = None,
         restrictions: Restrictions | None = None,
+        is_finite_only: bool | None = None,
     ) -> None:
         super().__init__(impl, name, isolation=isolation, marker=marker)
         self.impl = impl
         caps = replace(impl.caps, device_class=classify(impl.info.identity))
         self.caps: Caps = restrict.apply(caps, restrictions or Restrictions())
+        if is_finite_only is not None:
+            self.caps = replace(self.caps, is_finite_only=is_finite_only)
         self.programs = Programs(impl)
         self.tensors = TensorMemory(self)
         self.dropped: deque[GpuExecutable] = deque()  # the next compiling closes them

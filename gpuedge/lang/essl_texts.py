@@ -184,7 +184,9 @@ STEPS    float finite = a < 2.0 ? 1.0 : 0.0;
 # no factor here is a constant, and products stay between 1 and the result: a value half way may
 # not be denormal, which becomes zero, or infinite, unless the result is. 2^(e - 127) is s * s or
 # 2 * s * s, and s is 2^(x - 63); where exp2 of whole numbers was found to be exact (EXP2), it is
-# that, which takes half the time.
+# that, which takes half the time. Infinity comes of it as it stands. The last factor is 0 for zero
+# and for NaN, which infinity times 0 is; it is no product of comparisons, which Mesa would make a
+# choice between infinity and 0.
 _FLOAT = """\
 TYPE NAME(TYPE r, TYPE g, TYPE b, TYPE a) {
     TYPE negative = step(128.0, a);
@@ -192,10 +194,11 @@ TYPE NAME(TYPE r, TYPE g, TYPE b, TYPE a) {
     TYPE v = 1.0 + (((b - 128.0 * odd) * 256.0 + g) * 256.0 + r) * (1.0 / 8388608.0);
 #ifdef EXP2
     TYPE n = (a - 128.0 * negative) * 2.0 + odd;
-    return v * exp2(n - 127.0) * (1.0 - 2.0 * negative) * step(0.5, n);
+    TYPE there = min(n, min(255.0 - n + step(-1.0, -v), 1.0));
+    return v * exp2(n - 127.0) * (1.0 - 2.0 * negative) * there;
 #else
     TYPE x = a - 128.0 * negative + odd - 1.0;
-    TYPE there = step(0.0, x);
+    TYPE there = min(x + 1.0, min(128.0 - x - odd + step(-1.0, -v), 1.0));
     v *= 2.0 - odd;
     TYPE bit = step(64.0, x);
     TYPE s = K_DOWN * (1.0 - bit) + 2.0 * bit;

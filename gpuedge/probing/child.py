@@ -231,7 +231,7 @@ class DeviceProbe:
 
     def _tested(self, device: DeviceImpl, start: float) -> Reason:
         from gpuedge.capdb.restrict import apply
-        from gpuedge.probing.kat import cases
+        from gpuedge.probing.kat import cases, infinities
         from gpuedge.probing.trials import Trials, known_answers
 
         if backends.is_executor(self._info.candidate.backend):
@@ -239,14 +239,18 @@ class DeviceProbe:
         check_claims(device.caps)
         watched = Announcing(device, self._announce)
         self._caps = watched.caps.to_dict()
-        watched = watched.with_caps(apply(watched.caps, self._quirks.judgement.restrictions))
-        self._caps = watched.caps.to_dict()
-        trials = Trials(watched, self._announce)
+        caps = apply(watched.caps, self._quirks.judgement.restrictions)
+        self._caps = caps.to_dict()
+        trials = Trials(watched.with_caps(replace(caps, is_finite_only=False)), self._announce)
         try:
             finding = known_answers(trials, cases(trials.caps), self._runs, self._evidence)
             if finding is not None:
                 self._evidence |= {"step": "read"}
                 return Reason(finding.code, finding.detail)
+            if caps.is_finite_only:
+                wrong = known_answers(trials, infinities(), self._runs, self._evidence)
+                self._caps["is_finite_only"] = wrong is not None
+                self._evidence |= {} if wrong is None else {"not_kept": wrong.detail}
             if self._quirks.judgement.demands:
                 self._settle(trials, start)
             return Reason("ok")

@@ -5,6 +5,7 @@ convolution); three look at what a device may get wrong while only passing numbe
 exponent of a float32, every byte where the device keeps bytes, and the divisions that turn the
 number of a texel into coordinates, over the range of numbers that real tensors have. The others are
 run where entries of the capability database ask for them: every kernel, every storage.
+`infinities` tell whether a device that keeps float32 in bytes keeps infinities and NaN there.
 
 The answers are those of `gpuedge.oracle`, which shares no code with the kernels, the planner or the
 CPU executor. Whole numbers must come back in every bit; random ones within the answer for absolute
@@ -123,6 +124,37 @@ def cases(caps: Caps | None = None, test: str = "standard") -> list[KnownAnswer]
     if caps is None:
         return [*_fixed_cases(), _places_case(LARGEST, is_slow=False), _bytes(), _bytes_read()]
     return _TESTS[test](caps)
+
+
+@cache
+def infinities() -> tuple[KnownAnswer, ...]:
+    """Return cases of infinities and NaN: arithmetic, and what softmax and masks do with them.
+
+    No specification of shaders promises them. The first has the kernel of the elementwise cases.
+    Answers are numpy's.
+    """
+    special = np.float32([np.inf, -np.inf, np.nan, 0, 1, -2, np.finfo(np.float32).max])
+    a, b, c = map(np.ravel, np.meshgrid(special, special, special))
+    p = np.resize(special[:4], c.size)
+    with np.errstate(all="ignore"):
+        fused = (a.astype(np.float64) * b + c).astype(np.float32)
+        sure = (fused == a * b + c) | (np.isnan(fused) & np.isnan(a * b + c))
+        powers = np.exp(p.astype(np.float64) - np.maximum(a, b))
+        chosen = np.where(a < b, powers, np.where(np.isnan(p), a, np.maximum(a, b)))
+    triples = {k: np.resize(v[sure], ELEMENTWISE) for k, v in zip("abc", (a, b, c), strict=True)}
+    choice = {"a": a, "b": b, "p": p}
+    choices = chain(
+        choice, ("Max", "ab", {}), ("Sub", "p1", {}), ("Exp", "2", {}), ("Less", "ab", {}),
+        ("IsNaN", "p", {}), ("Where", "5a1", {}), ("Where", "436", {}),
+    )  # fmt: skip
+    masks = _case("masks of infinities and NaN", choices, choice, chosen)
+    # Powers of -1 and 2, the only inexact ones, are off by few units.
+    is_power = (a < b) & np.isin(powers, np.exp([-1.0, 2.0]))
+    sums = np.resize(fused[sure], ELEMENTWISE)
+    return (
+        _case("infinities and NaN", _fixed_cases()[0].graph, triples, sums),
+        replace(masks, bound=np.where(is_power, 16 * U * chosen, 0.0)),
+    )
 
 
 def runtime_cases() -> list[KnownAnswer]:
@@ -280,6 +312,11 @@ def _product_of_bytes() -> KnownAnswer:
     return _one("product of bytes", "MatMulInteger", inputs, constants="z")
 
 
+def _spends_texels(caps: Caps) -> bool:
+    """Tell whether each float32 takes a texel of its own, so that kernels compute four times."""
+    return caps.storages[0] == FLOAT_TEXEL
+
+
 @cache
 def _places_case(limit: int, *, is_slow: bool) -> KnownAnswer:
     """Every value is its own place: coordinates from large numbers, odd widths, a stride.
@@ -308,7 +345,7 @@ def _standard(caps: Caps) -> list[KnownAnswer]:
 
 def _floats(caps: Caps) -> list[KnownAnswer]:
     limit = min(caps.max_storage_buffer_bytes, LARGEST)
-    return [*_fixed_cases(), _places_case(limit, is_slow=caps.is_finite_only)]
+    return [*_fixed_cases(), _places_case(limit, is_slow=_spends_texels(caps))]
 
 
 # --- what entries ask for ------------------------------------------------------------------------
@@ -571,7 +608,7 @@ def _large(caps: Caps) -> list[KnownAnswer]:
     """Return the places of a tensor as large as the device takes, or as `LARGE`."""
     known = [caps.max_storage_buffer_bytes, caps.max_allocation_bytes]
     limit = min(LARGE, *(most for most in known if most is not None))
-    if caps.is_finite_only:  # a texel is four fragments there, of which each computes all of it
+    if _spends_texels(caps):  # a texel is four fragments there, of which each computes all of it
         limit = min(limit, LARGE // 16)
     texels = max(2, limit // 16)
     width = min(LARGE_WIDTH, texels // 2)
@@ -614,6 +651,8 @@ def compare(
             return AnswerFinding("wrong-numbers", detail)
     with np.errstate(invalid="ignore"):
         error = abs(run.astype(np.float64) - case.expected)
+    is_same = (run == case.expected) | (np.isnan(run) & np.isnan(case.expected))
+    error = np.where(is_same, 0.0, error)  # infinities less themselves are NaN
     bad = ~(error <= case.bound)  # catches NaN too
     largest = float(np.where(np.isnan(error), np.inf, error).max())
     evidence["max_error"] = largest if np.isfinite(largest) else str(largest)

@@ -140,7 +140,7 @@ def _open_isolated(row: ProbeRow) -> GpuExecutor:
 
 
 def _executor_of(impl: DeviceImpl, row: ProbeRow, isolation: str, marker: Marker) -> GpuExecutor:
-    """Return the executor of an open device, which may do what the row's restrictions leave."""
+    """Return the executor of an open device, which may do what the row says."""
     from gpuedge.capdb import Restrictions
     from gpuedge.executors.gpu import GpuExecutor
 
@@ -149,6 +149,7 @@ def _executor_of(impl: DeviceImpl, row: ProbeRow, isolation: str, marker: Marker
         return GpuExecutor(
             traced, row.device, isolation=isolation, marker=marker,
             restrictions=Restrictions.from_dict(row.restrictions),
+            is_finite_only=row.caps.get("is_finite_only"),
         )  # fmt: skip
     except BaseException:
         impl.close()

@@ -111,23 +111,27 @@ class Cases:
         """Count the values that are further than `error` x max(1, abs) from the interpreter's."""
         kernel = lang.load(text, filename=name, epilogue=epilogue)
         want = interpret(kernel, tensors, out, specs, params, groups)
-        bound = error * np.maximum(1, np.abs(want))
+        bound = error * np.maximum(1, np.abs(np.where(np.isfinite(want), want, 0)))
         for common in {"", along(out, LAYERS.get(self.dialect, 1))}:
             blob = lang.print_kernel(kernel, self.dialect, kinds, common)
             blob = replace(blob, code=change(blob.code.decode()).encode())
             job = Launch(blob, tensors, out, specs or {}, params or {}, groups, ranges or {}, row)
             got = self.gl.run(job)
-            wrong = int(np.sum(~(np.abs(got[kernel.out.name] - want) <= bound)))
+            values = got[kernel.out.name]
+            is_same = (values == want) | (np.isnan(values) & np.isnan(want))
+            with np.errstate(invalid="ignore"):
+                wrong = int(np.sum(~(is_same | (np.abs(values - want) <= bound))))
             self.wrong[name] = self.wrong.get(name, 0) + wrong
 
     # --- storage --------------------------------------------------------------------------------
     def codec(self) -> None:
-        """Every exponent and sign with 64 mantissas, by texel and by element."""
+        """Every exponent and sign with 64 mantissas, infinity, NaN, by texel and by element."""
         mantissas = self.random.integers(0, 1 << 23, 64, dtype=np.uint32)
         mantissas[:4] = 0, 1, (1 << 23) - 1, 1 << 22
         exponents, signs = np.arange(1, 255, dtype=np.uint32), np.arange(2, dtype=np.uint32)
         bits = signs[:, None, None] << 31 | exponents[:, None] << 23 | mantissas
-        values = np.append(bits.ravel(), np.zeros(8, np.uint32)).view(np.float32)
+        last = np.array([0, 0x7F800000, 0xFF800000, 0, 0x7FC00000, 0xFFC00000, 0, 0], np.uint32)
+        values = np.append(bits.ravel(), last).view(np.float32)
         grid = values.reshape(1, 1, 1, -1, 4)
         out = (grid.shape[3], 1, 1, 1)
         changes = (str, exact_powers) if self.dialect == "essl100" else (str,)

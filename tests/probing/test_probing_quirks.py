@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import quirk_db
+from planrun import FLOAT_TEXTURES
 from quirk_db import demand, entry
 from quirk_fakes import Interpreted, Rasteriser, Told, be_quick, broken, info, variants
 
 from gpuedge.backends.base import Candidate
+from gpuedge.capdb.restrict import apply
 from gpuedge.cli import doctor
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.driver import DeviceInfo
@@ -106,6 +109,44 @@ def test_no_storage_left_blocks(tmp_path: Path) -> None:
     found = Told(tmp_path, entry(1, "wrong_result", {"disable_storages": ["rgba32f"]}), impl=impl)
     assert (found.event["status"], found.event["code"]) == ("blocked", "quirk")
     assert "mesa-0001" in found.event["detail"]
+
+
+def _largest(array: Any) -> None:
+    array[np.isinf(array)] = np.copysign(np.finfo(np.float32).max, array[np.isinf(array)])
+
+
+def _zero(array: Any) -> None:
+    array[np.isnan(array)] = 0
+
+
+def _infinite(array: Any) -> None:
+    array[np.isnan(array)] = np.inf
+
+
+def _none(array: Any) -> None:
+    array[np.isinf(array)] = np.nan
+
+
+@pytest.mark.parametrize("loss", [None, _largest, _zero, _infinite, _none])
+def test_known_answers_tell_whether_infinities_are_kept(
+    tmp_path: Path, loss: Callable[[Any], None] | None
+) -> None:
+    def spoil(plan: Any, number: int, array: Any) -> None:
+        if loss is not None and array.dtype == np.float32:
+            loss(array)
+
+    impl = Rasteriser()
+    impl.caps = FLOAT_TEXTURES
+    gone = entry(1, "wrong_result", {"disable_storages": ["rgba32f", "rgba32ui"]})
+    found = Told(tmp_path, gone, executor=Interpreted(spoil), impl=impl)
+    assert found.event["status"] == "ok"
+    assert found.caps.is_finite_only is (loss is not None)
+    assert ("not_kept" in found.event["evidence"]) is (loss is not None)
+    # that an entry is in force does not take back what was found under it
+    assert apply(found.caps, found.quirks.judgement.restrictions) == found.caps
+    free = Told(tmp_path, executor=Interpreted(spoil), impl=impl)
+    assert not free.caps.is_finite_only
+    assert "infinities and NaN" not in str(free.event["evidence"])
 
 
 BEST = "conv2d_shared4x8"
