@@ -133,7 +133,8 @@ def infinities() -> tuple[KnownAnswer, ...]:
     No specification of shaders promises them. The first has the kernel of the elementwise cases.
     Answers are numpy's.
     """
-    special = np.float32([np.inf, -np.inf, np.nan, 0, 1, -2, np.finfo(np.float32).max])
+    most = np.finfo(np.float32).max
+    special = np.array([np.inf, -np.inf, np.nan, 0, 1, -2, most], np.float32)
     a, b, c = map(np.ravel, np.meshgrid(special, special, special))
     p = np.resize(special[:4], c.size)
     with np.errstate(all="ignore"):
@@ -148,7 +149,7 @@ def infinities() -> tuple[KnownAnswer, ...]:
         ("IsNaN", "p", {}), ("Where", "5a1", {}), ("Where", "436", {}),
     )  # fmt: skip
     masks = _case("masks of infinities and NaN", choices, choice, chosen)
-    # Powers of -1 and 2, the only inexact ones, are off by few units.
+    # Only powers of -1 and 2 are inexact, by a few units.
     is_power = (a < b) & np.isin(powers, np.exp([-1.0, 2.0]))
     sums = np.resize(fused[sure], ELEMENTWISE)
     return (
