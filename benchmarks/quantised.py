@@ -157,8 +157,9 @@ def main() -> None:
                 got = next(iter(made.run(feed).values()))
                 wanted = ort.run(None, feed)[0]
                 wrong = f"{np.mean(got != wanted):.2f}"
-                print(f"| {name} | {form} | {1000 * times['own']:.2f} | {1000 * times['ort']:.2f} "
-                      f"| {len(plan.passes)} | {size / 1000:.0f} | {wrong} |", flush=True)  # fmt: skip
+                own, ort_ms = (1000 * times[key] for key in ("own", "ort"))
+                print(f"| {name} | {form} | {own:.2f} | {ort_ms:.2f} | {len(plan.passes)} "
+                      f"| {size / 1000:.0f} | {wrong} |", flush=True)  # fmt: skip
                 if options.passes:
                     print(f"  {describe(plan)}")
                     for step in plan.steps:

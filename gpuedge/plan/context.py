@@ -235,6 +235,8 @@ class Context:
             layout.kind == "linear" and self.storages.keeps(tensor)
         ):
             storage = self.storages.of_input(name)
+        elif layout.kind == "rows":
+            storage = self.storages.of_weights(tensor)
         return self.add(layout, name, HostTensor((name,), build), storage)
 
     def _digit(self, name: str, part: Part, layout: Layout) -> str:
