@@ -87,8 +87,8 @@ INTEGER_MUTANTS: dict[str, tuple[str, str, str]] = {
         "x < 0 || y < 0 || x >= dims(X).x || y >= dims(X).y ? vec4(0.0 - 128.0) : z;"),
     "conv2d_int: last slice of outputs": ("map/conv2d_int", "load4(K, ivec4(s * 4, t, p.z, 0))",
                                           "load4(K, ivec4(s * 4, t, min(p.z, 0), 0))"),
-    "conv2d_int: bias in one digit": ("map/conv2d_int", "high = load4(K, ivec4(2,",
-                                      "high = load4(K, ivec4(1,"),
+    "conv2d_int: bias in one digit": (
+        "map/conv2d_int", "ivec4(3, KH * KW", "ivec4(2, KH * KW"),
     "conv2d_int_tile: no carry": (
         "group/conv2d_int_tile", "floor(low[i] *", "floor(0.0 * low[i] *"),
     "conv2d_int_tile: last columns": (
@@ -123,8 +123,8 @@ INTEGER_MUTANTS: dict[str, tuple[str, str, str]] = {
     "conv2d_bytes: columns of the kernel": ("group/conv2d_bytes", "(t - ky * KW)", "(t / KH)"),
     "conv2d_bytes: high digit": ("group/conv2d_bytes", "whole >> 16", "whole >> 15"),
     "conv2d_bytes: low digit": ("group/conv2d_bytes", "& 65535", "& 32767"),
-    "conv2d_bytes: last digit of the bias": ("group/conv2d_bytes", "* 16777216;\n            }",
-                                             "* 8388608;\n            }"),
+    "conv2d_bytes: last digit of the bias": (
+        "group/conv2d_bytes", "ivec4(3, row", "ivec4(2, row"),
     "matmul_int: no carry": ("map/matmul_int", "floor(low *", "floor(0.0 * low *"),
     "matmul_int: digits": ("map/matmul_int", "top * 16.0", "top * 8.0"),
 }  # fmt: skip

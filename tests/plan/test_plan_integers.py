@@ -62,7 +62,7 @@ def test_node_by_node_too(name: str) -> None:
      ("short product", "matmul_bytes"), ("product", "matmul_int_map"),
      ("byte convolution", "conv2d_bytes"), ("long byte convolution", "conv2d_bytes"),
      ("whole byte convolution", "conv2d_bytes"), ("unsigned weights", "conv2d_bytes"),
-     ("many", "conv2d_int_map")],
+     ("cancelling", "conv2d_int_map")],
 )  # fmt: skip
 def test_products_of_bytes_only_where_a_driver_says_that_they_are_fast(
     name: str, wanted: str
