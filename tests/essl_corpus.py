@@ -45,7 +45,7 @@ def corpus(dialect: str) -> Iterator[tuple[str, str]]:
     for text in wgsl_corpus.texts():
         if text.kernel.form == "group" and dialect != "essl310":
             continue
-        if text.name.startswith("group/matmul_bytes"):
+        if text.name.startswith(("group/matmul_bytes", "group/conv2d_bytes")):
             continue  # products of packed bytes
         refused = text.name in ("body 9", "body 11") or text.name.startswith("ints ")
         if dialect == "essl100" and refused:

@@ -87,8 +87,8 @@ INTEGER_MUTANTS: dict[str, tuple[str, str, str]] = {
         "x < 0 || y < 0 || x >= dims(X).x || y >= dims(X).y ? vec4(0.0 - 128.0) : z;"),
     "conv2d_int: last slice of outputs": ("map/conv2d_int", "load4(K, ivec4(s * 4, t, p.z, 0))",
                                           "load4(K, ivec4(s * 4, t, min(p.z, 0), 0))"),
-    "conv2d_int: bias in one digit": ("map/conv2d_int", "high = load4(K, ivec4(1,",
-                                      "high = load4(K, ivec4(2,"),
+    "conv2d_int: bias in one digit": (
+        "map/conv2d_int", "ivec4(3, KH * KW", "ivec4(2, KH * KW"),
     "conv2d_int_tile: no carry": (
         "group/conv2d_int_tile", "floor(low[i] *", "floor(0.0 * low[i] *"),
     "conv2d_int_tile: last columns": (
@@ -97,7 +97,7 @@ INTEGER_MUTANTS: dict[str, tuple[str, str, str]] = {
     "conv2d_int_tile: inputs of a group": (
         "group/conv2d_int_tile", "* ICG / 4", "* ICG / 4 + part"),
     "conv2d_int_tile: bias in one digit": (
-        "group/conv2d_int_tile", "a = load4(K, ivec4(1,", "a = load4(K, ivec4(2,"),
+        "group/conv2d_int_tile", "a = load4(K, ivec4(2,", "a = load4(K, ivec4(1,"),
     "matmul_int_block: no carry": (
         "group/matmul_int_block", "floor(low[i] *", "floor(0.0 * low[i] *"),
     "matmul_int_block: rows of a matrix": (
@@ -112,6 +112,19 @@ INTEGER_MUTANTS: dict[str, tuple[str, str, str]] = {
     "matmul_bytes: low digit": ("group/matmul_bytes", "& 65535", "& 32767"),
     "matmul_bytes: whole": ("group/matmul_bytes", "* 4096.0", "* 2048.0"),
     "matmul_bytes: batch of B": ("group/matmul_bytes", "B_ONE ? 0 : n", "A_ONE ? 0 : n"),
+    "conv2d_bytes: offset": ("group/conv2d_bytes", "float(OFFSET)", "float(OFFSET + 1)"),
+    "conv2d_bytes: sums of weights": ("group/conv2d_bytes", "16843009", "65793"),
+    "conv2d_bytes: third byte": ("group/conv2d_bytes", "* 65536 +", "* 65535 +"),
+    "conv2d_bytes: input channels": ("group/conv2d_bytes", "ivec4(k + 3", "ivec4(k + 2"),
+    "conv2d_bytes: last pixel": ("group/conv2d_bytes", "q <= last", "q <= last - 4"),
+    "conv2d_bytes: image of a batch": ("group/conv2d_bytes", "y * SY + down, s, n)",
+                                       "y * SY + down, s, 0)"),
+    "conv2d_bytes: beyond the last slice": ("group/conv2d_bytes", "i + ly < SPAN", "i < SPAN"),
+    "conv2d_bytes: columns of the kernel": ("group/conv2d_bytes", "(t - ky * KW)", "(t / KH)"),
+    "conv2d_bytes: high digit": ("group/conv2d_bytes", "whole >> 16", "whole >> 15"),
+    "conv2d_bytes: low digit": ("group/conv2d_bytes", "& 65535", "& 32767"),
+    "conv2d_bytes: last digit of the bias": (
+        "group/conv2d_bytes", "ivec4(3, row", "ivec4(2, row"),
     "matmul_int: no carry": ("map/matmul_int", "floor(low *", "floor(0.0 * low *"),
     "matmul_int: digits": ("map/matmul_int", "top * 16.0", "top * 8.0"),
 }  # fmt: skip

@@ -44,21 +44,21 @@ def requantised(total: Array, scale: Array, zero: int, dtype: str) -> Array:
 
 def convolution(
     x: Array, w: Array, scale: float | Array, *, bias: Array | None = None, pad: int = 0,
-    stride: int = 1, group: int = 1, zero_x: int = ZERO_X, zero_y: int = ZERO_Y,
+    stride: int = 1, group: int = 1, zero_x: int = ZERO_X, zero_y: int = ZERO_Y, zero_w: int = 0,
 ) -> Case:  # fmt: skip
-    """Return a QLinearConv of uint8 or int8 by int8 weights."""
+    """Return a QLinearConv of uint8 or int8 by uint8 or int8 weights."""
     dtype, scales = x.dtype.name, np.asarray(scale, np.float32)
     b = GraphBuilder()
     constants = {
         "x_scale": np.float32(1), "x_zero": np.array(zero_x, dtype), "w": w, "w_scale": scales,
-        "w_zero": np.zeros(scales.shape, np.int8), "y_scale": np.float32(1),
+        "w_zero": np.full(scales.shape, zero_w, w.dtype), "y_scale": np.float32(1),
         "y_zero": np.array(zero_y, dtype), **({} if bias is None else {"b": bias}),
     }  # fmt: skip
     names = [b.input("x", TensorType(dtype, x.shape)), *(
         b.constant(name, value) for name, value in constants.items())]  # fmt: skip
     attrs = {"pads": (pad,) * 4, "strides": (stride,) * 2, "group": group}
     b.output(b.add("QLinearConv", names, attrs, output="y"))
-    total = sums(x.astype(np.int64) - zero_x, w.astype(np.int64), pad, stride, group)
+    total = sums(x.astype(np.int64) - zero_x, w.astype(np.int64) - zero_w, pad, stride, group)
     if bias is not None:
         total += bias.astype(np.int64).reshape(1, -1, 1, 1)
     column = scales.reshape(-1, 1, 1) if scales.ndim else scales
@@ -144,6 +144,57 @@ def weights_given() -> Case:
     names = [b.input("x", TensorType("uint8", x.shape)), b.input("w", TensorType("int8", w.shape))]
     b.output(b.add("ConvInteger", names, output="y"))
     return Case(b.build(), {"x": x, "w": w}, sums(x.astype(np.int64), w.astype(np.int64), 0))
+
+
+def signs() -> Case:
+    """A ConvInteger whose positive products alone, and negative ones, just stay below 2^24."""
+    x = np.full((1, 1036, 3, 3), 255, np.uint8)
+    w = np.full((5, 1036, 1, 1), 127, np.int8)
+    w[:, 518:] = -127
+    w[1, :518], w[2, 518:], w[3, 7], w[4, 1000] = 0, 0, 126, 0
+    b = GraphBuilder()
+    names = [b.input("x", TensorType("uint8", x.shape)), b.constant("w", w)]
+    b.output(b.add("ConvInteger", names, output="y"))
+    return Case(b.build(), {"x": x}, sums(x.astype(np.int64), w.astype(np.int64), 0))
+
+
+def byte_convolution() -> Case:
+    """Bytes with a zero point that is not in their middle, a bias of three digits; short sums."""
+    rng = np.random.default_rng(13)
+    x = rng.integers(0, 256, (2, 35, 7, 9)).astype(np.uint8)
+    w = rng.integers(-128, 128, (18, 35, 3, 3)).astype(np.int8)
+    bias = rng.integers(-(2**22), 2**22, 18).astype(np.int32)
+    return convolution(x, w, 2e-5, bias=bias, pad=1, zero_x=100, zero_y=120)
+
+
+def long_byte_convolution() -> Case:
+    """The same with a stride, sums and a bias beyond 2^24."""
+    rng = np.random.default_rng(14)
+    x = rng.integers(100, 256, (1, 139, 9, 9)).astype(np.uint8)
+    w = rng.integers(40, 128, (14, 139, 3, 3)).astype(np.int8)
+    w[1] = -128
+    bias = rng.integers(-(2**30), 2**30, 14).astype(np.int32)
+    return convolution(x, w, 2e-7, bias=bias, pad=1, stride=2, zero_x=9, zero_y=90)
+
+
+def whole_byte_convolution() -> Case:
+    """A ConvInteger of such sums, which are wanted to the last bit."""
+    case = long_byte_convolution()
+    x, w = case.inputs["x"], case.graph.constants["w"]
+    b = GraphBuilder()
+    names = [b.input("x", TensorType("uint8", x.shape)), b.constant("w", w),
+             b.constant("zero", np.uint8(9))]  # fmt: skip
+    b.output(b.add("ConvInteger", names, output="y"))
+    return Case(b.build(), {"x": x}, sums(x.astype(np.int64) - 9, w.astype(np.int64), 0))
+
+
+def unsigned_weights() -> Case:
+    """Pixel by pixel, with weights of uint8 around 113 that are signed bytes without it."""
+    rng = np.random.default_rng(15)
+    x = rng.integers(0, 256, (1, 42, 5, 8)).astype(np.uint8)
+    w = rng.integers(0, 241, (24, 42, 1, 1)).astype(np.uint8)
+    bias = rng.integers(-(2**17), 2**17, 24).astype(np.int32)
+    return convolution(x, w, 3e-4, bias=bias, zero_x=3, zero_y=120, zero_w=113)
 
 
 def product(depth: int = 1100) -> Case:
@@ -283,6 +334,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "cancelling": cancelling, "ties": ties, "extreme": extreme, "biased": biased, "many": many,
     "whole": whole, "wide product": wide_product, "byte product": byte_product,
     "short product": short_product,
+    "signs": signs, "byte convolution": byte_convolution,
+    "long byte convolution": long_byte_convolution,
+    "whole byte convolution": whole_byte_convolution, "unsigned weights": unsigned_weights,
     "weights given": weights_given, "product": product, "whole product": whole_product,
     "linear product": linear_product, "mask": mask,
     **{f"{name} of {dtype}": partial(bits, name, dtype) for name in BITS

@@ -196,7 +196,7 @@ FORCED: dict[str, tuple[Sequence[Case], int, Draw]] = {
     "dwconv2d": (layers.DEPTHWISE, 4, _depthwise),
     "conv_transpose2d": (layers.BACK, 3, _back),
     "matmul": (layers.DEEP, 6, partial(layers.draw_matmul, lengths=TALL)),
-    "conv2d_int": ((), 5, operators.draw_integer_convolution),
+    "conv2d_int": (operators.BYTE_CONVOLUTIONS, 5, operators.draw_integer_convolution),
     "matmul_int": (operators.BYTE_PRODUCTS, 6, operators.draw_integer_product),
     **{
         f"matmul_packed{bits}": (packed.products(bits), 4, partial(packed.draw_product, bits=bits))

@@ -75,7 +75,20 @@ def draw_integer_convolution(rng: np.random.Generator) -> Case:
     case = node("ConvInteger", f"{dims(x)}-{dims(w)}", drawn(x, 0, 256, "uint8"),
                 drawn(w, 100, 128, "int8"), POINT, constant=[1, 2])  # fmt: skip
     window = Window((3, 3), (1, 1), (0, 0, 0, 0), (1, 1), (height - 2, width - 2))
-    return replace(case, facts=convolution_facts(window, Slices(c, m, 1)))
+    return replace(case, facts=convolution_facts(window, Slices(c, m, 1), is_bytes=True))
+
+
+def _byte_convolution(c: int, height: int, width: int, m: int) -> Case:
+    """Return a convolution of bytes by signed bytes, whose sums pass 2**24."""
+    x, w = (2, c, height, width), (m, c, 3, 3)
+    case = node("ConvInteger", f"{dims(x)}-{dims(w)}", drawn(x, 0, 256, "uint8"),
+                drawn(w, 90, 128, "int8"), POINT, constant=[1, 2])  # fmt: skip
+    window = Window((3, 3), (1, 1), (0, 0, 0, 0), (1, 1), (height - 2, width - 2))
+    return replace(case, facts=convolution_facts(window, Slices(c, m, 1), is_bytes=True))
+
+
+BYTE_CONVOLUTIONS = (_byte_convolution(75, 5, 5, 13), _byte_convolution(96, 8, 9, 36))
+"""Convolutions whose sums pass 2**24, of numbers that four at a time make an int."""
 
 
 def draw_integer_product(rng: np.random.Generator) -> Case:

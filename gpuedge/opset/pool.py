@@ -14,7 +14,7 @@ from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.elementwise import f, magnitude
 from gpuedge.opset.expr import Expr, apply
 from gpuedge.opset.operator import Operator
-from gpuedge.opset.tensor import Array, Pooling, Tensor, mapped, mean, reduced
+from gpuedge.opset.tensor import Array, Centred, Pooling, Tensor, mapped, mean, reduced
 from gpuedge.opset.windows import (
     FLAT,
     Slide,
@@ -41,6 +41,9 @@ def _pool(call: OperatorCall) -> tuple[Tensor, ...]:
     include = bool(call.integer("count_include_pad", 0)) and not is_max
     result = _result(x, slide, is_max=is_max, include_pad=include)
     if not any(call.outputs[1:]):
+        if is_max and x.centred is not None:
+            kept = _result(x.centred.tensor, slide, is_max=True)
+            result.centred = Centred(kept, x.centred.zero)
         return (result,)
     by_columns = bool(call.integer("storage_order", 0))
     return result, deep.where_greatest(x, result, slide, by_columns=by_columns)

@@ -7,7 +7,7 @@ becomes a float. Rounding is half to even, and the zero point is added after it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -25,9 +25,10 @@ from gpuedge.opset.logic import ELEMENT_TYPES
 from gpuedge.opset.matmul import multiplied
 from gpuedge.opset.operator import FLOATS, Operator
 from gpuedge.opset.packed import unpacked
-from gpuedge.opset.ranges import largest, limits, span
+from gpuedge.opset.ranges import Range, largest, limits, span
 from gpuedge.opset.tensor import (
     Carry,
+    Centred,
     Convolution,
     Product,
     Tensor,
@@ -87,10 +88,42 @@ def _along(parameter: Tensor, x: Tensor, call: OperatorCall) -> Tensor:
     return view(parameter, x.shape, lambda position: _place(parameter, position, blocks, axis))
 
 
-def _requantised(steps: Expr, zero: Expr | float, dtype: str) -> Expr:
-    """Return whole steps and the zero point as a number of a type, which has limits."""
+def _clamped(steps: Expr, low: float, high: float) -> Expr:
+    return apply("min", apply("max", steps, low), high)
+
+
+def _known_zero(zero: Tensor | None) -> float | None:
+    """Return the one zero point of a tensor, 0 where there is none; None if it is not known."""
+    if zero is None:
+        return 0.0
+    if zero.array is None or not zero.size or np.ptp(zero.array.astype(np.float32)):
+        return None
+    return float(zero.array.flat[0])
+
+
+def _coded(
+    steps: Callable[..., Expr], dtype: str, given: Sequence[Tensor], zero: Tensor | None,
+    along: Callable[[Tensor], Tensor] = lambda zero: zero,
+) -> Tensor:  # fmt: skip
+    """Return whole steps, a formula, and the zero point as a number of a type, which has limits.
+
+    Where the zero point is one known number, the steps are what is computed and kept; what reads
+    them as such need not take it away again.
+    """
     low, high = limits(dtype)
-    return apply("min", apply("max", steps + zero, low), high)
+    known = _known_zero(zero)
+    if zero is not None and known is None:
+        return mapped(lambda *v: _clamped(steps(*v[:-1]) + v[-1], low, high), *given, along(zero),
+                      dtype=dtype)  # fmt: skip
+    away = known or 0.0
+    centred = mapped(lambda *v: _clamped(steps(*v), low - away, high - away), *given,
+                     dtype="float32" if away else dtype)  # fmt: skip
+    if not away:
+        return centred
+    centred.span = (low - away, high - away)
+    whole = mapped(lambda v: v + away, centred, dtype=dtype)
+    whole.centred = Centred(centred, away)
+    return whole
 
 
 def _steps(x: Expr, scale: Expr, dtype: str) -> Expr:
@@ -105,11 +138,8 @@ def _quantize(call: OperatorCall) -> Tensor:
     dtype = stated or (zero.dtype if zero is not None else "uint8")
     if dtype not in SMALL:
         raise call.unsupported(f"gives {dtype}; only {', '.join(SMALL)} are known")
-    if zero is None:
-        return mapped(lambda x, s: _requantised(_steps(x, s, dtype), 0.0, dtype), x, scale,
-                      dtype=dtype)  # fmt: skip
-    return mapped(lambda x, s, z: _requantised(_steps(x, s, dtype), z, dtype), x, scale,
-                  _along(zero, x, call), dtype=dtype)  # fmt: skip
+    return _coded(lambda v, s: _steps(v, s, dtype), dtype, (x, scale), zero,
+                  lambda zero: _along(zero, x, call))  # fmt: skip
 
 
 def _quantize_dynamically(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,7 +161,7 @@ def _quantize_dynamically(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor]:
     scale = mapped(scaled, least, most)
 
     def code(x: Expr, scale: Expr, zero: Expr | float = 0.0) -> Expr:
-        return _requantised(_steps(x, scale, "uint8"), zero, "uint8")
+        return _clamped(_steps(x, scale, "uint8") + zero, *limits("uint8"))
 
     zero = mapped(lambda v, s: code(0.0 - v, s), least, scale, dtype="uint8")
     y = mapped(code, x, scale, zero, dtype="uint8")
@@ -151,8 +181,10 @@ def dequantized(call: OperatorCall) -> Tensor:
     if kept is not None:
         return kept
     x = as_floats(held)
-    factor = _along(scale, x, call)
-    if zero is None:
+    factor, away = _along(scale, x, call), _known_zero(zero)
+    if away is not None and held.centred is not None and held.centred.zero == away:
+        x, away = held.centred.tensor, 0.0
+    if zero is None or away == 0.0:
         return mapped(lambda x, s: x * s, x, factor, dtype=scale.dtype)
     return mapped(lambda x, s, z: (x - z) * s, x, factor, _along(zero, x, call), dtype=scale.dtype)
 
@@ -160,20 +192,29 @@ def dequantized(call: OperatorCall) -> Tensor:
 # --- products ------------------------------------------------------------------------------------
 
 
-def _centred(x: Tensor, zero: Tensor | None, column: tuple[int, ...] = ()) -> tuple[Tensor, float]:
-    """Return integers without their zero point, and how large they may be."""
+def _centred(x: Tensor, zero: Tensor | None, column: tuple[int, ...] = ()) -> tuple[Tensor, Range]:
+    """Return integers without their zero point, and between what they lie.
+
+    Constants become int8 where that holds them: they stay bytes on devices.
+    """
     low, high = span(x)
     if x.array is not None and (zero is None or zero.array is not None):
         away = 0.0 if zero is None or zero.array is None else zero.array.astype(np.float32)
         known = x.array - (away if np.size(away) == 1 else np.reshape(away, column))
-        return constant(known.astype(np.int16)), float(np.abs(known).max(initial=0.0))
-    if zero is None:
-        return retyped(x, "float32"), max(-low, high)
+        between = float(known.min(initial=0.0)), float(known.max(initial=0.0))
+        least, most = limits("int8")
+        is_byte = between[0] >= least and between[1] <= most
+        return constant(known.astype(np.int8 if is_byte else np.int16)), between
+    known_zero = _known_zero(zero)
+    if zero is None or known_zero == 0.0:
+        return retyped(x, "float32"), (low, high)
+    if x.centred is not None and x.centred.zero == known_zero:
+        return x.centred.tensor, (low - known_zero, high - known_zero)
     shape = column if zero.size > 1 else ()
     least, most = span(zero)
     centred = mapped(lambda v, z: v - z, x, reshape(zero, shape), dtype="float32")
     centred.span = (low - most, high - least)
-    return centred, max(map(abs, centred.span))
+    return centred, centred.span
 
 
 def _carry(
@@ -191,11 +232,24 @@ def _carry(
     return Carry(fitting(a * b))
 
 
-def _most(a: float, b: Tensor, b_most: float, axes: tuple[int, ...], terms: int) -> float:
-    """Return how large sums of products by constants, or by others, along `axes` can be."""
+def _size(between: Range) -> float:
+    return max(map(abs, between))
+
+
+def _most(a: Range, b: Tensor, b_most: float, axes: tuple[int, ...], terms: int) -> float:
+    """Return how large sums of products along `axes`, in any order, can be.
+
+    By constants, no part of a sum is larger than its positive, or its negative products together.
+    """
     if b.array is None:
-        return terms * a * b_most
-    return a * float(np.abs(b.array).sum(axis=axes, dtype=np.float64).max(initial=0.0))
+        return terms * _size(a) * b_most
+    low, high = max(0.0, -a[0]), max(0.0, a[1])
+    above, below = (
+        np.maximum(side, 0).sum(axis=axes, dtype=np.float64)
+        for side in (b.array, -b.array.astype(np.int16))
+    )
+    sums = np.maximum(above * high + below * low, above * low + below * high)
+    return float(sums.max(initial=0.0))
 
 
 def _whole(total: Tensor, most: float) -> Tensor:
@@ -209,13 +263,14 @@ def _matmul(call: OperatorCall) -> Tensor:
     is_integer = call.op == "MatMulInteger"
     first, second = (call.input(0), call.input(1 if is_integer else 3))
     rows, columns = call.optional(2), call.optional(3 if is_integer else 5)
-    a, most_a = _centred(first, rows, () if rows is None else (rows.size, 1))
+    a, within_a = _centred(first, rows, () if rows is None else (rows.size, 1))
     a = a if a.array is None else constant(a.array.astype(np.float32))  # its dtype is the sum's
-    b, most_b = _centred(second, columns, () if columns is None else (columns.size,))
+    b, within_b = _centred(second, columns, () if columns is None else (columns.size,))
     if not a.rank or not b.rank or a.shape[-1] != b.shape[-2 if b.rank > 1 else 0]:
         raise call.bad_shape("has matrices that do not fit")
     terms = a.shape[-1]
-    most = _most(most_a, b, most_b, (-2 if b.rank > 1 else 0,), terms)
+    most_a, most_b = _size(within_a), _size(within_b)
+    most = _most(within_a, b, most_b, (-2 if b.rank > 1 else 0,), terms)
     carry = _carry(call, terms, most, (most_a, most_b))
     if carry is None:
         return _whole(_exact(multiplied(a, b)), most)
@@ -234,12 +289,9 @@ def _scaled(
     if all(s.array is not None for s in (x, w, y)):  # division differs from device to device
         factor = constant(evaluate([factor], {})[0])
     dtype = call.input(0).dtype if zero is None else zero.dtype
-    given = [as_floats(total), factor, *([] if zero is None else [reshape(zero, ())])]
-
-    def code(v: Expr, f: Expr, z: Expr | float = 0.0) -> Expr:
-        return _requantised(apply("round", v * f), z, dtype)
-
-    return mapped(code, *given, dtype=dtype)
+    given = (as_floats(total), factor)
+    return _coded(lambda v, f: apply("round", v * f), dtype, given, zero,
+                  lambda zero: reshape(zero, ()))  # fmt: skip
 
 
 def _qlinear_matmul(call: OperatorCall) -> Tensor:
@@ -250,13 +302,14 @@ def _qlinear_matmul(call: OperatorCall) -> Tensor:
 def _convolved(call: OperatorCall, w_at: int, zeros: tuple[int, int], bias: int) -> Tensor:
     """Return the convolution of centred integers, with an int32 bias if there is one."""
     x, w, added = call.input(0), call.input(w_at), call.optional(bias)
-    left, most_x = _centred(x, call.optional(zeros[0]))
-    right, most_w = _centred(w, call.optional(zeros[1]), (w.shape[0], *(1,) * (w.rank - 1)))
+    left, within = _centred(x, call.optional(zeros[0]))
+    right, within_w = _centred(w, call.optional(zeros[1]), (w.shape[0], *(1,) * (w.rank - 1)))
+    most_x, most_w = _size(within), _size(within_w)
     names = ("x", "w", "" if added is None else "b")
     inner = replace(call, op="Conv", inputs=(left, right, added), names=names)
     slide, group = conv.sliding(inner)
     terms = prod(w.shape[1:])
-    most = _most(most_x, right, most_w, tuple(range(1, w.rank)), terms)
+    most = _most(within, right, most_w, tuple(range(1, w.rank)), terms)
     bias_most = 0.0 if added is None else LARGEST_BIAS if added.array is None else largest(added)
     carry = _carry(call, terms, most, (most_x, most_w), bias_most)
     if carry is None:

@@ -175,6 +175,14 @@ class Digits:
 
 
 @dataclass(frozen=True, slots=True)
+class Centred:
+    """Integers less their zero point: what is computed and kept of quantised numbers."""
+
+    tensor: Tensor
+    zero: float
+
+
+@dataclass(frozen=True, slots=True)
 class Length:
     """How long an axis of a result really is, which values tell: the first element of a tensor.
 
@@ -206,6 +214,8 @@ class Tensor:
         (`gpuedge.opset.ranges`).
     digits : Digits or None
         The same in two digits, of integers that may be larger than float32 holds exactly.
+    centred : Centred or None
+        The same without their zero point, of quantised numbers.
     length : Length or None
         Of a result that may be shorter than `shape`; only a graph's output can be one.
     is_unpacked : bool
@@ -222,6 +232,7 @@ class Tensor:
     reads: tuple[Tensor, ...] = field(init=False)
     span: tuple[float, float] | None = field(init=False, default=None)
     digits: Digits | None = field(init=False, default=None)
+    centred: Centred | None = field(init=False, default=None)
     length: Length | None = field(init=False, default=None)
     is_unpacked: bool = field(init=False, default=False)
     packed: PackedWeights | None = field(init=False, default=None)
@@ -335,10 +346,10 @@ def view(
 ) -> Tensor:
     """Return the tensor read at other positions: `to` gives the one for each of `shape`."""
     moved = computed(shape, tensor.dtype, lambda position: at(tensor, to(position)))
-    return _with_digits(moved, tensor, lambda part: view(part, shape, to))
+    return _as_kept(moved, tensor, lambda part: view(part, shape, to))
 
 
-def _with_digits(moved: Tensor, tensor: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
+def _as_kept(moved: Tensor, tensor: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
     """Return what was made by moving elements, whose digits move in the same way."""
     digits = tensor.digits
     if digits is not None:
@@ -349,7 +360,7 @@ def _with_digits(moved: Tensor, tensor: Tensor, move: Callable[[Tensor], Tensor]
 def reshape(tensor: Tensor, shape: Shape) -> Tensor:
     """Return the same elements in the same order with another shape."""
     moved = computed(shape, tensor.dtype, lambda _: LoadExpr(tensor, everything(shape)))
-    return _with_digits(moved, tensor, lambda part: reshape(part, shape))
+    return _as_kept(moved, tensor, lambda part: reshape(part, shape))
 
 
 def transpose(tensor: Tensor, perm: Sequence[int]) -> Tensor:

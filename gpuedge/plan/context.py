@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import prod
+from types import MappingProxyType
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import UnsupportedOpError
@@ -215,7 +216,7 @@ class Context:
                 self.define(tensor, flat)
             return self.view(flat, wanted)
         packed = self.add(wanted, value)
-        self._repack("pack", flat, packed, wanted)
+        self.repack("pack", flat, packed, wanted)
         self.define(tensor, packed)
         return packed
 
@@ -234,6 +235,8 @@ class Context:
             layout.kind == "linear" and self.storages.keeps(tensor)
         ):
             storage = self.storages.of_input(name)
+        elif layout.kind == "rows":
+            storage = self.storages.of_weights(tensor)
         return self.add(layout, name, HostTensor((name,), build), storage)
 
     def _digit(self, name: str, part: Part, layout: Layout) -> str:
@@ -255,14 +258,26 @@ class Context:
                 ready["linear"] = self.view(name, flat)
             else:
                 ready["linear"] = self.add(flat, self.value_of(tensor))
-                self._repack("unpack", name, ready["linear"], layout)
+                self.repack("unpack", name, ready["linear"], layout)
         return ready["linear"]
 
-    def _repack(self, op: str, source: str, target: str, packed: Layout) -> None:
-        specs: dict[str, Number] = {"C": packed.packed, "INNER": packed.inner}
+    def repack(
+        self,
+        op: str,
+        source: str,
+        target: str,
+        packed: Layout,
+        *,
+        epilogue: str | None = None,
+        tensors: Mapping[str, str] = MappingProxyType({}),
+        specs: Mapping[str, Number] = MappingProxyType({}),
+    ) -> None:
+        """Append a pass from C order to the layout `packed`, or back, and what follows in it."""
+        own: dict[str, Number] = {"C": packed.packed, "INNER": packed.inner}
         is_whole = packed.kind == "channels" and packed.inner % 4 == 0
         facts = {"is_whole": int(is_whole), "channels_over": packed.packed % 4}
-        self.launch(op, {"X": source, "O": target}, specs, facts=facts)
+        bound = {"X": source, "O": target, **tensors}
+        self.launch(op, bound, own | dict(specs), epilogue=epilogue, facts=facts)
 
     def copy(self, name: str) -> str:
         """Return a copy of a tensor in C order that a kernel writes: of bytes, in floats."""

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpuedge.core.caps import Caps
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Extents, Number
+from gpuedge.core.storage import Storage
 from gpuedge.opset import winograd
-from gpuedge.opset.digits import STEP
 from gpuedge.opset.expr import Expr
+from gpuedge.opset.ranges import byte_offset
 from gpuedge.opset.tensor import Array, Carry, Convolution, Tensor, Window
 from gpuedge.plan.context import MAX_TRIPS, Context, most_rows
 from gpuedge.plan.emit import Epilogue, epilogue
@@ -22,6 +24,7 @@ from gpuedge.plan.plan import HostTensor, Texels
 
 _Prepare = Callable[[Array], Array]
 _Build = Callable[..., Texels]
+_Arrange = Callable[[Array, "Array | None", "Slices", int, int], Texels]
 
 
 MAX_CHANNELS = 1 << 22
@@ -74,7 +77,7 @@ class Slices:
         return most
 
 
-def facts(window: Window, slices: Slices) -> dict[str, int]:
+def facts(window: Window, slices: Slices, *, is_bytes: bool = False) -> dict[str, int]:
     """Return what ``when`` in ``variants.toml`` may ask of a convolution of either direction.
 
     `stride`: that of both axes, 0 if they differ; `dilation`: the larger one. `channels`: those of
@@ -83,7 +86,8 @@ def facts(window: Window, slices: Slices) -> dict[str, int]:
     many percent these are of the next multiple of 4 or 8. `taps_in`: texels that a sum takes.
     `columns_over`, `pixels_over`: those beyond a multiple of four; 0 where longer rows do not fit.
     `tiles`: those of Winograd's filtering; 0 where it does not serve. `is_unit`: 1 if an output
-    pixel is computed from the one input pixel at its place. `is_in_threes`: 1 if three taps after
+    pixel is computed from the one input pixel at its place; `is_bytes`: 1 if whole numbers that fit
+    signed bytes are multiplied, of one group. `is_in_threes`: 1 if three taps after
     the other reach neighbouring columns, all along a row of the kernel.
     """
     height, width = window.out
@@ -95,7 +99,8 @@ def facts(window: Window, slices: Slices) -> dict[str, int]:
         "height": height, "width": width, "pixels": height * width,
         "kernel_y": kernel_y, "kernel_x": kernel_x, "is_in_threes": int(in_threes),
         "stride": stride_y if stride_y == stride_x else 0, "dilation": max(window.dilations),
-        "is_unit": int(is_unit), "channels": slices.channels_in, "in_slices": slices.span,
+        "is_unit": int(is_unit), "is_bytes": int(is_bytes),
+        "channels": slices.channels_in, "in_slices": slices.span,
         "taps_in": kernel_y * kernel_x * slices.span,
         "columns_over": width % 4, "pixels_over": height * width % 4,
         "tiles": winograd.tiles(window, slices.channels_in, slices.channels_out, slices.group),
@@ -132,15 +137,26 @@ def dense_weights(w: Array, b: Array | None, slices: Slices, start: int, count: 
     return packed.ravel()
 
 
-def integer_weights(w: Array, b: Array | None, slices: Slices, count: int) -> Texels:
-    """Arrange integers as the kernel ``conv2d_int`` reads them: a bias in digits to base 4096."""
-    packed = dense_weights(w, None, slices, 0, count)
+DIGITS, FEW_DIGITS = 4, 3
+"""Digits of a bias to the base 256, and of one below 2^23."""
+
+
+def integer_weights(
+    w: Array, b: Array | None, slices: Slices, start: int, count: int
+) -> Texels:  # fmt: skip
+    """Arrange integers as `dense_weights` does, a bias in digits of -128 to 127 to the base 256.
+
+    Those are bytes, as the weights may be; the last digit of a bias near 2^31 is 128.
+    """
+    packed = dense_weights(w, None, slices, start, count)
     if b is not None:
         rows = packed.reshape(-1, w[0, 0].size + 1, count * 4, 4)
         whole = np.zeros(rows.shape[0] * 4, np.int64)
         whole[: b.size] = b
-        rows[:, -1, 0] = (whole % STEP).reshape(-1, 4)
-        rows[:, -1, 1] = (whole // STEP).reshape(-1, 4)
+        for digit in range(DIGITS):
+            low = (whole + 128) % 256 - 128 if digit < DIGITS - 1 else whole
+            rows[:, -1, digit] = low.reshape(-1, 4)
+            whole = (whole - low) // 256
     return packed
 
 
@@ -172,10 +188,20 @@ def lower(ctx: Context, anchor: Tensor, tensor: Tensor, body: Expr | None) -> No
         job.dense("conv_transpose2d", lambda w: transposed_as_dense(_square(w), source.group))
     elif source.carry is not None:
         job.carried(source.carry)
+    elif job.in_bytes():
+        pass
     elif source.group == job.slices.channels_in == job.slices.channels_out:
         job.depthwise()
     elif not job.winograd():
         job.dense("conv2d", _square)
+
+
+def _offset(source: Convolution, caps: Caps) -> int | None:
+    """Return what the images lose to be signed bytes; None where products of bytes do not serve."""
+    is_whole = source.is_whole or source.carry is not None
+    if not is_whole or source.group > 1 or not caps.dot_products or byte_offset(source.w) != 0:
+        return None
+    return byte_offset(source.x)
 
 
 def _square(w: Array) -> Array:
@@ -220,7 +246,8 @@ class _Job:
         self.slices = Slices(source.x.shape[1], anchor.shape[1], source.group)
         self._check(len(given))
         self.source = ctx.need(source.x, "channels")
-        self.facts = facts(self.window, self.slices)
+        self.is_whole, self.offset = source.is_whole, _offset(source, ctx.caps)
+        self.facts = facts(self.window, self.slices, is_bytes=self.offset is not None)
         if not (winograd.may_serve(source) and self._has_room(self.facts["tiles"])):
             self.facts["tiles"] = 0
         if self._longer.nbytes > ctx.caps.max_storage_buffer_bytes:
@@ -270,19 +297,24 @@ class _Job:
         for start in range(0, slices.span, step):
             count = min(step, slices.span - start)
 
-            def build(
-                w: Array, b: Array | None = None, start: int = start, count: int = count
-            ) -> Texels:
-                return dense_weights(prepare(w), b, slices, start, count)
-
             extents = (count * 4, self.taps + 1, out_slices, 1)
             operands = self.operands if start == 0 else self.operands[:1]
-            weights = self._upload(extents, operands, build)
+            digits = FEW_DIGITS if self.is_whole else 0
+            is_bytes = self._as_bytes(operands, digits) is not None
+
+            def build(
+                w: Array, b: Array | None = None, start: int = start, count: int = count,
+                arrange: _Arrange = integer_weights if is_bytes else dense_weights,
+            ) -> Texels:  # fmt: skip
+                return arrange(prepare(w), b, slices, start, count)
+
+            weights = self._upload(extents, operands, build, digits=digits)
             specs = self.specs() | {
                 "SPAN": count,
                 "S0": start,
                 **slices.specs(),
                 "BIAS": len(operands) == 2,
+                "DIGITS": is_bytes,
                 "PADS": any(self.window.pads),
                 "UNIT": bool(self.facts["is_unit"]),
             }
@@ -365,24 +397,56 @@ class _Job:
 
     def carried(self, carry: Carry) -> None:
         """Sum integers in two digits, in one pass."""
+        self._integers(in_chunks(self.ctx, carry, self.slices.span, self.taps))
+
+    def in_bytes(self) -> bool:
+        """Sum products of bytes, four at a time, if that is what serves best; False if not."""
+        if self.offset is None:
+            return False
+        best = self.ctx.best("conv2d_int", self.facts, 3, out=self.layout.extents)
+        if "dot_products" not in best.needs:
+            return False
+        self._integers({"CHUNK": self.slices.span, "CHUNKS": 1, "PART": 0})
+        return True
+
+    def _integers(self, chunks: dict[str, Number]) -> None:
+        """Launch the pass of a kernel that sums integers."""
         slices = self.slices
-        chunks = in_chunks(self.ctx, carry, slices.span, self.taps)
         count = int(chunks["CHUNK"]) * int(chunks["CHUNKS"])
 
         def build(w: Array, b: Array | None = None) -> Texels:
-            return integer_weights(_square(w), b, slices, count)
+            return integer_weights(_square(w), b, slices, 0, count)
 
         extents = (count * 4, self.taps + 1, self.layout.extents[2], 1)
-        weights = self._upload(extents, self.operands, build, is_raw=True)
+        weights = self._upload(extents, self.operands, build, digits=DIGITS)
         specs = self.specs() | chunks | slices.specs()
+        specs |= {"SPAN": slices.span, "OFFSET": self.offset or 0}
         self.ctx.define(self.tensor, self._pass("conv2d_int", weights, specs, True, None))
 
+    def _as_bytes(self, operands: tuple[Tensor, ...], digits: int) -> Storage | None:
+        """Return how weights and a bias in so many digits are kept as bytes; None if they are not.
+
+        With no digits, they never are.
+        """
+        biases = [b.array for b in operands[1:] if b.array is not None]
+        most = 127 * sum(256**i for i in range(digits))
+        if not digits or any(np.abs(b.astype(np.int64)).max(initial=0) > most for b in biases):
+            return None
+        return self.ctx.storages.of_weights(*operands)
+
     def _upload(
-        self, extents: Extents, operands: tuple[Tensor, ...], build: _Build, is_raw: bool = False
+        self,
+        extents: Extents,
+        operands: tuple[Tensor, ...],
+        build: _Build,
+        *,
+        digits: int = 0,
     ) -> str:
+        """Add weights; sums of integers have the bias in so many digits, where these are bytes."""
         names = tuple(self.ctx.value_of(t) for t in operands)
-        host = HostTensor(names, build, is_raw)
-        return self.ctx.add(Layout("rows", (), extents), names[0], host)
+        storage = self._as_bytes(operands, digits)
+        host = HostTensor(names, build, storage is not None or digits == DIGITS)
+        return self.ctx.add(Layout("rows", (), extents), names[0], host, storage)
 
     def _pass(
         self,

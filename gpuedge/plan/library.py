@@ -12,9 +12,9 @@ from gpuedge.core.errors import ConfigError
 from gpuedge.core.kernel import Extents
 from gpuedge.safety.paths import data_dir
 
-READS: Final = ("texels", "textures", "images")
+READS: Final = ("texels", "textures", "images", "floats")
 """How kernels may read tensors other than as storage buffers: of texel buffers, of copies in
-textures, or of copies in storage textures, which are images."""
+textures, or of copies in storage textures, which are images; and constant bytes as floats."""
 
 HALF: Final = "_f16"
 """What ids of variants end in whose halves are float16."""

@@ -13,18 +13,23 @@ from gpuedge.opset.functions import FUNCTIONS
 from gpuedge.opset.index import ZERO, Index, axes, axis, flatten, unflatten
 from gpuedge.opset.tensor import Carry, Combine, Map, Pooling, Reduce, Tensor, given
 from gpuedge.plan.context import CHUNK, MAX_TRIPS, Context
-from gpuedge.plan.emit import ELEMENT, STEP, Code, Fours, Scalars, Writer, in_fours, pace
+from gpuedge.plan.emit import ELEMENT, STEP, Code, Fours, Scalars, Writer, epilogue, in_fours, pace
 from gpuedge.plan.fuse import follows, is_identity
-from gpuedge.plan.layout import Kind, Layout, linear, make
+from gpuedge.plan.layout import Kind, Layout, linear, make, same_bytes
 from gpuedge.plan.places import guarded, part_of, sections
 
 PARTS = ("whole", "high", "low")
 """What the spec PART of kernels that carry counts."""
 
 
-def lower_map(ctx: Context, tensor: Tensor, body: Expr) -> None:
-    """Lower a map: one generated pass, or none where channels are parts of tensors as they lie."""
+def lower_map(ctx: Context, tensor: Tensor, body: Expr, *, is_image: bool = False) -> None:
+    """Lower a map: one generated pass, or none where channels are parts of tensors as they lie.
+
+    `is_image`: only convolutions and pooling read it.
+    """
     kind = _kind(ctx, tensor, body)
+    if is_image and kind == "linear" and _packed_at_once(ctx, tensor, body):
+        return
     if kind == "channels" and tensor.shape[0] == 1 and (
         _taken(ctx, tensor, body) or _joined(ctx, tensor, body)
     ):  # fmt: skip
@@ -42,6 +47,25 @@ def _launch_map(ctx: Context, out: str, body: Expr) -> None:
     written = writer.epilogue(writer.texel(body))
     ctx.launch("elementwise", {"O": out, **written.tensors}, written.specs, epilogue=written.text,
                is_half=written.is_half)  # fmt: skip
+
+
+def _packed_at_once(ctx: Context, tensor: Tensor, body: Expr) -> bool:
+    """Compute a map of one tensor in C order while that is packed, if its texels allow it."""
+    layout = make("channels", tensor.shape)
+    own = {load.tensor for load in loads(body) if load.tensor.size > 1}
+    own = {t for t in own if t.shape == tensor.shape}
+    if len(own) != 1 or same_bytes(layout) or not follows(body, tensor.shape, layout.axis):
+        return False
+    (source,) = own
+    flat = ctx.need(source, "linear")
+    written = epilogue(ctx, layout, source, body, partial=None, bound={})
+    if written is None or written.is_half:
+        return False
+    out = ctx.add(layout, ctx.value_of(tensor))
+    ctx.repack("pack", flat, out, layout, epilogue=written.text,
+               tensors=written.tensors, specs=written.specs)  # fmt: skip
+    ctx.define(tensor, out)
+    return True
 
 
 def _taken(ctx: Context, tensor: Tensor, body: Expr) -> bool:

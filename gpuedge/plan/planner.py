@@ -107,6 +107,7 @@ class _Planner:
             self._name(name, self._now(tensor))
         wanted = [self._now(tensor) for tensor in wanted]
         self.fusion: Fusion = fuse(wanted, Limits(bindings - 1, bindings - 4))
+        self.images = _images(self.fusion, wanted)
         self.labels = {label(n): n.op for n in graph.nodes}
         self.groups: dict[int, tuple[dict[str, None], list[int]]] = {}  # nodes and passes
         self.placed: dict[str, int] = {}  # the group of a node
@@ -194,7 +195,8 @@ class _Planner:
         elif isinstance(body, LoadExpr) and is_identity(body, tensor.shape):
             ctx.alias(tensor, body.tensor)
         else:
-            lower.lower_map(ctx, tensor, body)
+            is_image = self.rewrites and tensor.serial in self.images
+            lower.lower_map(ctx, tensor, body, is_image=is_image)
 
     def _settled(self, load: LoadExpr) -> LoadExpr:
         return LoadExpr(self.ctx.known.get(load.tensor.serial, load.tensor), load.at)
@@ -246,6 +248,21 @@ def _outside(name: str, graph: Graph) -> Tensor:
     if tensor is None:
         raise UnsupportedOpError(f"The type of the output '{name}' is not known.")
     return tensor
+
+
+def _images(fusion: Fusion, results: Sequence[Tensor]) -> set[int]:
+    """Return what convolutions and pooling read as images, and nothing else reads."""
+    images, others = set[int](), {t.serial for t in results}
+    for stage in fusion.stages:
+        for tensor in dict.fromkeys((stage.tensor, *(t for t in (stage.anchor,) if t))):
+            source, body = tensor.source, fusion.bodies.get(tensor.serial)
+            if isinstance(source, Convolution | Pooling):
+                images.add(source.x.serial)
+            elif body is not None:
+                others |= {load.tensor.serial for load in loads(body)}
+            else:
+                others |= {t.serial for t in tensor.reads}
+    return images - others
 
 
 def _parts(tensor: Tensor) -> tuple[Tensor, ...]:

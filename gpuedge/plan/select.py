@@ -177,7 +177,7 @@ def workgroup(variant: Variant, grid: tuple[int, int, int], caps: Caps) -> tuple
     """
     x, y, z = variant.local
     most = min(caps.max_local_size[0], caps.max_invocations // (y * z))
-    may_grow = variant.is_flat and not variant.has_lanes
+    may_grow = variant.is_flat and not (variant.has_lanes or variant.run)
     while may_grow and -(-grid[0] // x) > caps.max_groups[0] and 2 * x <= most:
         x *= 2
     return x, y, z

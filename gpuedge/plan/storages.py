@@ -19,6 +19,7 @@ from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import ACCEPTED as FLOATS
 from gpuedge.core.errors import NotFiniteError
 from gpuedge.core.storage import (
+    BYTE_BUFFERS,
     BYTE_DTYPES,
     COPIED_AS,
     FIXED16_STEPS,
@@ -168,6 +169,7 @@ class Storages:
         self._ranges = dict(precision.ranges)
         self._small = precision.kind if offers(caps, precision.kind) else ""
         self._half = next((s for kind, s in HALVES.items() if kind in caps.storages), self.exact)
+        self._takes_floats = "floats" in reads(caps.device_class)
         self._inputs = {dtype: input_storage(dtype, caps) for dtype in BYTES}
         self._bytes = {
             dtype: Storage(kind, *_limits(dtype))
@@ -186,6 +188,17 @@ class Storages:
     def keeps(self, tensor: Tensor) -> bool:
         """Tell whether a tensor is a constant of bytes that stay bytes on this device."""
         return keeps_codes(tensor) and self._inputs.get(tensor.dtype) is not None
+
+    def of_weights(self, *tensors: Tensor) -> Storage | None:
+        """Return how constant weights of int8 are kept as bytes; None where floats are faster.
+
+        `tensors` after the first are laid out with it.
+        """
+        codes = tensors[0]
+        kept = self._inputs.get(codes.dtype) if keeps_codes(codes) else None
+        if kept is None or codes.dtype != "int8" or any(t.array is None for t in tensors):
+            return None
+        return None if kept.kind in BYTE_BUFFERS and self._takes_floats else kept
 
     def is_input(self, storage: Storage, value: str) -> bool:
         """Tell whether only an input is kept so: kernels would keep that value otherwise."""

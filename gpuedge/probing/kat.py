@@ -319,6 +319,18 @@ def _spends_texels(caps: Caps) -> bool:
 
 
 @cache
+def _convolution_of_bytes() -> KnownAnswer:
+    """The same of a convolution: planes, channels and filters fill no tile."""
+    rng = _rng()
+    inputs = {
+        "x": rng.integers(0, 256, (2, 45, 6, 9)).astype(np.uint8),
+        "w": rng.integers(-128, 128, (18, 45, 2, 3)).astype(np.int8),
+        "z": np.array(100, np.uint8),
+    }
+    return _one("convolution of bytes", "ConvInteger", inputs, constants="wz")
+
+
+@cache
 def _places_case(limit: int, *, is_slow: bool) -> KnownAnswer:
     """Every value is its own place: coordinates from large numbers, odd widths, a stride.
 
@@ -340,7 +352,7 @@ def places(name: str, height: int, width: int) -> KnownAnswer:
 def _standard(caps: Caps) -> list[KnownAnswer]:
     has_bytes = caps.storages[0] == FLOAT_TEXEL and BYTES["uint8"] in caps.storages
     reads_bytes = [_bytes_read()] if input_storage("uint8", caps) else []
-    products = [_product_of_bytes()] if caps.dot_products > 1 else []
+    products = [_product_of_bytes(), _convolution_of_bytes()] if caps.dot_products > 1 else []
     return _floats(caps) + ([_bytes()] if has_bytes else reads_bytes) + products
 
 

@@ -1,7 +1,8 @@
 """Computes quantised operators on a device; run by test_quantised for each configuration.
 
 ``python quantised_child.py DEVICE`` prints a JSON object: how many values of each case are wrong,
-and of those that products of bytes serve where the driver's are taken to be fast.
+of those that products of bytes serve where the driver's are taken to be fast, and of those whose
+weights are bytes on the device where it is taken for a GPU.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.reader import OnnxModel
 
+CONVOLUTIONS = ("byte convolution", "long byte convolution", "whole byte convolution",
+                "unsigned weights")  # fmt: skip
+FOURS = ("wide product", "byte product", "short product", *CONVOLUTIONS)
+"""What is multiplied four bytes at a time."""
+
 
 def whole_network() -> Case:
     """Return a network whose quantised parts are rewritten, and what numpy makes of it."""
@@ -34,7 +40,7 @@ def whole_network() -> Case:
 
 def main(device: str) -> None:
     """Compare bit for bit."""
-    found, in_bytes = {}, {}
+    found, in_bytes, kept = {}, {}, {}
     with gpuedge.open(device) as opened:
         executor, caps = opened.executor, opened.caps
         cases = {**LARGE, "network": whole_network}
@@ -43,9 +49,20 @@ def main(device: str) -> None:
         if caps.dot_products:
             other = GpuExecutor(executor.impl, device)
             other.caps = replace(caps, dot_products=2)
-            for name in ("wide product", "byte product", "short product", "network"):
+            for name in (*FOURS, "network"):
                 in_bytes[name] = wrong(other, cases[name]())
-        print(json.dumps({"level": caps.level, "wrong": found, "in_bytes": in_bytes}))
+        other = GpuExecutor(executor.impl, device)
+        other.caps = replace(caps, device_class="arm", dot_products=0)
+        for name in (*CONVOLUTIONS, "byte product"):
+            made = other.compile((case := cases[name]()).graph)
+            (got,) = made.run(case.inputs).values()
+            bytes_kept = sum(t.nbytes for t in made.plan.tensors.values()
+                             if t.is_constant and t.storage.dtype == "int8")  # fmt: skip
+            kept[name] = int(np.sum(got != case.wanted)), bytes_kept > 0
+            made.close()
+        print(json.dumps(
+            {"level": caps.level, "wrong": found, "in_bytes": in_bytes, "kept": kept}
+        ))  # fmt: skip
 
 
 def wrong(executor: Executor, case: Case) -> tuple[int, bool]:
@@ -54,7 +71,7 @@ def wrong(executor: Executor, case: Case) -> tuple[int, bool]:
     (got,) = made.run(case.inputs).values()
     kernels = {kernel for row in made.rows for kernel in row.kernel.split("+")}
     made.close()
-    return int(np.sum(got != case.wanted)), "matmul_bytes" in kernels
+    return int(np.sum(got != case.wanted)), not kernels.isdisjoint(("matmul_bytes", "conv2d_bytes"))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,15 @@ def test_the_very_bits(name: str) -> None:
     found = json.loads(answer(CHILD, name))
     wrong = found["wrong"]
     assert found["level"] == FARM[name].device
-    assert len(wrong) == 22
+    assert len(wrong) == 27
     assert not any(wrong.values()), wrong
     has_dots = found["level"] in ("vulkan", "wgpu")
     products = {f"{name} product": [0, True] for name in ("wide", "byte", "short")}
-    assert found["in_bytes"] == ({**products, "network": [0, False]} if has_dots else {})
+    convolutions = {
+        name: [0, True]
+        for name in ("byte convolution", "long byte convolution", "whole byte convolution",
+                     "unsigned weights")
+    }  # fmt: skip
+    fours = {**products, **convolutions, "network": [0, False]}
+    assert found["in_bytes"] == (fours if has_dots else {})
+    assert found["kept"] == {**convolutions, "byte product": [0, True]}

@@ -18,6 +18,7 @@ from gpuedge.core.errors import KernelError
 from gpuedge.graph.ir import Array
 from gpuedge.opset.functions import FUNCTIONS
 from gpuedge.plan.library import texts
+from gpuedge.plan.planner import plan
 
 
 def planned(name: str, caps: Caps = VULKAN_MINIMUM, seen: Seen | None = None) -> Array:
@@ -58,7 +59,10 @@ def test_node_by_node_too(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [("wide product", "matmul_bytes"), ("byte product", "matmul_bytes"),
-     ("short product", "matmul_bytes"), ("product", "matmul_int_map")],
+     ("short product", "matmul_bytes"), ("product", "matmul_int_map"),
+     ("byte convolution", "conv2d_bytes"), ("long byte convolution", "conv2d_bytes"),
+     ("whole byte convolution", "conv2d_bytes"), ("unsigned weights", "conv2d_bytes"),
+     ("cancelling", "conv2d_int_map")],
 )  # fmt: skip
 def test_products_of_bytes_only_where_a_driver_says_that_they_are_fast(
     name: str, wanted: str
@@ -68,8 +72,31 @@ def test_products_of_bytes_only_where_a_driver_says_that_they_are_fast(
         seen = Seen()
         got = planned(name, replace(WIDE, dot_products=count), seen)
         np.testing.assert_array_equal(got, CASES[name]().wanted)
-        served = {v for v in seen.variants if v.startswith("matmul")}
-        assert (served == {wanted}) if count == 2 else ("matmul_bytes" not in served)
+        served = {v for v in seen.variants if v.startswith(("matmul", "conv2d"))}
+        fours = {"matmul_bytes", "conv2d_bytes"}
+        assert (served == {wanted}) if count == 2 else served.isdisjoint(fours)
+
+
+@pytest.mark.parametrize(
+    "name", ["byte convolution", "long byte convolution", "unsigned weights", "byte product"]
+)
+@pytest.mark.parametrize("level", ["vulkan", "gles30"])
+def test_weights_stay_bytes(name: str, level: str) -> None:
+    """A quarter of the memory; rasterisers keep floats in buffers, and bytes in textures."""
+    case = CASES[name]()
+    for device_class, is_float in (("arm", False), ("cpu-llvm", level == "vulkan")):
+        caps = replace(CAPS[level], device_class=device_class)
+        made = plan(case.graph, caps)
+        weights = [t for t in made.tensors.values() if t.is_constant and t.nbytes > 800]
+        assert {t.storage.dtype for t in weights} == {"float32" if is_float else "int8"}
+        (got,) = run_graph(case.graph, case.inputs, caps).values()
+        np.testing.assert_array_equal(got, case.wanted)
+
+
+def test_sums_of_either_sign_need_no_digits() -> None:
+    seen = Seen()
+    np.testing.assert_array_equal(planned("signs", seen=seen), CASES["signs"]().wanted)
+    assert not any("int" in v for v in seen.variants)
 
 
 CAUGHT_BY = {
@@ -82,6 +109,17 @@ CAUGHT_BY = {
     "matmul_bytes: low digit": "wide product",
     "matmul_bytes: whole": "byte product",
     "matmul_bytes: batch of B": "short product",
+    "conv2d_bytes: offset": "byte convolution",
+    "conv2d_bytes: sums of weights": "byte convolution",
+    "conv2d_bytes: third byte": "byte convolution",
+    "conv2d_bytes: input channels": "byte convolution",
+    "conv2d_bytes: last pixel": "byte convolution",
+    "conv2d_bytes: image of a batch": "byte convolution",
+    "conv2d_bytes: beyond the last slice": "byte convolution",
+    "conv2d_bytes: columns of the kernel": "byte convolution",
+    "conv2d_bytes: high digit": "whole byte convolution",
+    "conv2d_bytes: low digit": "whole byte convolution",
+    "conv2d_bytes: last digit of the bias": "long byte convolution",
     "conv2d_int_tile: no carry": "cancelling",
     "conv2d_int_tile: last columns": "many",
     "conv2d_int_tile: last slice": "many",

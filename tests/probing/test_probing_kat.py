@@ -151,10 +151,13 @@ def test_bytes_that_are_read_wrongly_are_noticed(dtype: str, name: str) -> None:
 def test_products_of_bytes_are_tested_before_they_are_used() -> None:
     """Every pair of places and each byte; the other kernels are those of other devices."""
     names = [[c.name for c in kat.cases(replace(VULKAN_MINIMUM, dot_products=n))] for n in range(3)]
-    assert names[0] == names[1] == [name for name in names[2] if name != "product of bytes"]
+    ours = ("product of bytes", "convolution of bytes")
+    assert names[0] == names[1] == [name for name in names[2] if name not in ours]
     caps = replace(VULKAN_MINIMUM, dot_products=2)
     (case,) = (c for c in kat.cases(caps) if c.name == "product of bytes")
     assert variants(case, caps) >= {"matmul_bytes"}
+    (of_images,) = (c for c in kat.cases(caps) if c.name == "convolution of bytes")
+    assert variants(of_images, caps) >= {"conv2d_bytes"}
     a, b = case.inputs["a"], case.inputs["b"].T
     for side in (a, b):
         assert all(len(np.unique(side[:, place::4])) == 256 for place in range(4))
