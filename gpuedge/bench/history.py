@@ -1,0 +1,171 @@
+"""Slow-downs in a history of results of one case on one subject and machine.
+
+The unit is a run of the benchmark, as the logarithm of its median latency, for iterations within a
+run are correlated and runs differ by more than their iterations say. A run is compared with those
+before it, at most `Rule.window`, by Student's t for one further observation (the prediction
+interval). What exceeds it is suspect; the run after it must exceed it, too, against the same runs.
+Only then the level has changed, and later runs are compared with what came since.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, median, stdev
+from typing import Literal
+
+from gpuedge.bench.estimates import ROOT_HALF_PI, spread, student
+from gpuedge.bench.results import BenchResult
+
+STATISTIC = "Student's t of the logarithm of a run's median, confirmed by a second run"
+
+State = Literal["new", "same", "suspect", "slower", "faster"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a run counts as slower. The defaults are those that tools/bench_power.py simulates.
+
+    Attributes
+    ----------
+    least, window : int
+        Runs that there must be before one is judged, and most that it is compared with.
+    tail : float
+        Probability with which a run that is like the others is suspect, on either side. That two in
+        a row are, on the same side, is much rarer.
+    effect : float
+        The slow-down that the number of iterations is asked for; 0.05 is 5 %.
+    power : float
+        With which it is to be found.
+    """
+
+    least: int = 8
+    window: int = 20
+    tail: float = 0.003
+    effect: float = 0.05
+    power: float = 0.95
+
+
+RULE = Rule()
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPoint:
+    """A run of a history: the logarithm of its median, and how it spreads within the run."""
+
+    log_median: float
+    spread: float
+    runs: int
+    when: str = ""
+    commit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is said of one run.
+
+    Attributes
+    ----------
+    state : str
+        ``new``: too few runs before it; ``suspect``: run it again; ``slower``, ``faster``: the
+        level has changed, at the run `since`.
+    ratio, limit : float or None
+        To the runs before, and the ratio that it would have to exceed.
+    """
+
+    point: HistoryPoint
+    state: State
+    ratio: float | None = None
+    limit: float | None = None
+    since: int | None = None
+
+
+def point_of(result: BenchResult) -> HistoryPoint:
+    """Return the point of a result that has times."""
+    logs = [math.log(ns) for ns in result.warm]
+    return HistoryPoint(median(logs), spread(logs), len(logs), result.when, result.commit)
+
+
+def grouped(results: Iterable[BenchResult]) -> dict[tuple[str, str, str], list[BenchResult]]:
+    """Return results with times by case, subject and machine, in their order."""
+    found: dict[tuple[str, str, str], list[BenchResult]] = {}
+    for one in results:
+        if one.blocks:
+            found.setdefault((one.case, one.subject, one.machine), []).append(one)
+    return found
+
+
+def judge(points: Sequence[HistoryPoint], rule: Rule = RULE) -> list[Judged]:
+    """Judge every run by those before it.
+
+    Parameters
+    ----------
+    points : sequence of HistoryPoint
+        Oldest first.
+    rule : Rule
+    """
+    found: list[Judged] = []
+    base: list[int] = []  # runs of the present level
+    suspect: tuple[int, int] | None = None  # the run before, and its side
+    for at, point in enumerate(points):
+        # a suspect has joined nothing: the run after it is judged by the same runs
+        before = [points[i].log_median for i in base[-rule.window :]]
+        if len(before) < rule.least:
+            found.append(Judged(point, "new"))
+            base.append(at)
+            continue
+        away, limit = point.log_median - fmean(before), _limit(before, rule)
+        side = 0 if abs(away) <= limit else (1 if away > 0 else -1)
+        ratio, most = math.exp(away), math.exp(math.copysign(limit, away))
+        if suspect is not None and side == suspect[1]:
+            state: State = "slower" if side > 0 else "faster"
+            found.append(Judged(point, state, ratio, most, suspect[0]))
+            base, suspect = [suspect[0], at], None
+            continue
+        if suspect is not None:  # nothing was confirmed: it was noise, and counts as such
+            base.append(suspect[0])
+            suspect = None
+        if side:
+            suspect = (at, side)
+        else:
+            base.append(at)
+        found.append(Judged(point, "suspect" if side else "same", ratio, most))
+    return found
+
+
+def _limit(before: Sequence[float], rule: Rule) -> float:
+    """Return how far one more observation of the same level lies, but for both tails."""
+    n = len(before)
+    return student(1 - rule.tail, n - 1) * stdev(before) * math.sqrt(1 + 1 / n)
+
+
+def shift_needed(runs: int, rule: Rule = RULE) -> float:
+    """Return the shift that is found with the power asked for, in standard deviations of runs.
+
+    `runs` are those before it, by which the limit is estimated, with an error of its own. Both runs
+    after the change must exceed it, so each must with the square root of the power.
+    """
+    n = max(rule.least, min(runs, rule.window))
+    quantile, one_more = student(1 - rule.tail, n - 1), 1 + 1 / n
+    deviation = math.sqrt(one_more + quantile**2 / (2 * (n - 1)))
+    return quantile * math.sqrt(one_more) + NormalDist().inv_cdf(math.sqrt(rule.power)) * deviation
+
+
+def iterations_needed(
+    points: Sequence[HistoryPoint], rule: Rule = RULE
+) -> int | None:  # fmt: skip
+    """Return how many iterations a run needs to find `Rule.effect`; None where none suffice.
+
+    The variance between runs is that of a median of iterations, which falls with their number, and
+    what else differs between runs, which does not.
+    """
+    recent = points[-rule.window :]
+    within = [(ROOT_HALF_PI * p.spread) ** 2 for p in recent]  # of a median of one iteration
+    if len(recent) < 2:
+        between = 0.0
+    else:
+        sampling = fmean(w / p.runs for w, p in zip(within, recent, strict=True))
+        between = max(0.0, stdev(p.log_median for p in recent) ** 2 - sampling)
+    allowed = (math.log1p(rule.effect) / shift_needed(len(recent), rule)) ** 2 - between
+    return math.ceil(max(1.0, fmean(within) / allowed)) if allowed > 0 else None

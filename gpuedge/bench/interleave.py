@@ -1,0 +1,218 @@
+"""Times a case on several subjects in turn: A B B A, so that slow drift meets all alike.
+
+In a round every subject has two blocks, in the order of the subjects and then in reverse: whatever
+changes linearly within a round adds the same to each subject's mean.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from gpuedge.bench.cases import BenchCase, ReadyCase, error_of, prepared
+from gpuedge.bench.meters import Meter, meters
+from gpuedge.bench.results import Accuracy, BenchResult, Cold, Energy
+from gpuedge.bench.subjects import OWN, SubjectName, TimedProcess, check_build
+from gpuedge.core.text import duration
+from gpuedge.safety import temporary
+
+ROUNDS = 12
+"""With one the signed-rank test can say nothing; with twelve it finds a shift of 1.1 deviations."""
+
+MAX_ROUNDS = 1000
+
+BLOCK_NS, MOST_RUNS = 10_000_000, 64
+"""A block takes at least so long, or has so many runs: of short ones the first few vary most."""
+
+LOAD_S, BLOCK_S = 300.0, 120.0
+"""Deadlines of starting a subject with its first run, and of a block."""
+
+Say = Callable[[str], None]
+
+
+def machine_name() -> str:
+    """Return what results call this machine by default: nothing that names a person."""
+    return f"{platform.system()}-{platform.machine()}-{os.cpu_count() or 1}".lower()
+
+
+def now() -> str:
+    """Return the time as results have it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class _Side:
+    """One subject while it is measured."""
+
+    def __init__(self, subject: SubjectName, folder: Path, cache: str) -> None:
+        self.subject = subject
+        self.process = TimedProcess(subject, folder, cache)
+        self.folder = folder
+        self.about: dict[str, str] = {}
+        self.failed = ""
+        self.cold: Cold | None = None
+        self.accuracy: Accuracy | None = None
+        self.blocks: list[tuple[int, ...]] = []
+        self.leads: list[int] = []
+        self.peak: int | None = None
+        self.energy: dict[str, list[float]] = {}
+        self.timed_runs = 0
+
+    def load(self, ready: ReadyCase) -> None:
+        """Start it: everything that is cold, and the warm-up."""
+        outputs = self.folder / "outputs.npz"
+        answer = self.process.ask(
+            LOAD_S, do="load", peer=self.subject.peer, device=self.subject.device,
+            call=ready.case.call, model=ready.model, inputs=ready.feeds, outputs=str(outputs),
+        )  # fmt: skip
+        if "failed" in answer:
+            is_missing = answer.get("missing") and self.subject.peer != OWN
+            self.failed = "not installed" if is_missing else answer["failed"]
+            return
+        self.failed = check_build(self.subject, answer)
+        self.about = {n: str(answer[n]) for n in ("device", "version", "python")}
+        if ready.wanted:
+            with np.load(outputs) as found:
+                apart = error_of(found, ready.wanted)
+            if apart is not None:
+                finite = [float(x) if np.isfinite(x) else None for x in apart]
+                self.accuracy = Accuracy(finite[0], finite[1], ready.reference)
+        warm_up: tuple[int, ...] = ()
+        if ready.case.warm_up:
+            found_ = self.process.ask(BLOCK_S, do="time", runs=ready.case.warm_up - 1)
+            if "failed" in found_:
+                self.failed = found_["failed"]
+                return
+            warm_up = (found_["lead_ns"], *found_["took_ns"])
+        self.cold = Cold(
+            *(max(1, answer[n]) for n in ("open_ns", "compile_ns", "first_ns")), warm_up
+        )
+
+    def block(self, runs: int, counters: Sequence[Meter]) -> None:
+        """Time a block."""
+        for counter in counters:
+            counter.start()
+        begin = time.perf_counter()
+        answer = self.process.ask(BLOCK_S, do="time", runs=runs)
+        seconds = time.perf_counter() - begin
+        if "failed" in answer:
+            self.failed = answer["failed"]
+            return
+        for counter in counters:
+            joules = counter.joules(seconds)
+            if joules is not None:
+                sums = self.energy.setdefault(counter.name, [0.0, 0.0, 0.0])
+                for at, more in enumerate((joules, seconds, runs + 1)):
+                    sums[at] += more
+        self.blocks.append(tuple(answer["took_ns"]))
+        self.leads.append(answer["lead_ns"])
+        self.peak = answer["peak_bytes"]
+
+
+class Interleaved:
+    """Subjects that have loaded a case, to be timed round by round (`interleaved` makes it)."""
+
+    def __init__(
+        self, ready: ReadyCase, sides: Sequence[_Side], machine: str, counters: Sequence[Meter]
+    ) -> None:
+        self._ready, self._sides, self._counters = ready, sides, counters
+        self._machine, self._when, self._session = machine, now(), secrets.token_hex(6)
+
+    def runs_of(self, rounds: int) -> int:
+        """Return the runs of a block with which all rounds make the case's iterations, or more."""
+        colds = [side.cold for side in self._sides if side.cold is not None]
+        shortest = min(((*c.warm_up_ns, c.first_ns)[0] for c in colds), default=BLOCK_NS)
+        least = -(-self._ready.case.iterations // (2 * rounds))
+        return max(least, min(MOST_RUNS, BLOCK_NS // shortest))
+
+    def round(self, runs: int) -> None:
+        """Time two blocks of so many runs of every subject that has not failed."""
+        for side in (*self._sides, *reversed(self._sides)):
+            if not side.failed:
+                side.block(runs, self._counters)
+
+    def results(self) -> list[BenchResult]:
+        """Return what was measured so far; a subject that failed has no times."""
+        return [
+            BenchResult(
+                self._ready.case.name, side.subject.text, self._when, self._machine,
+                self._session, side.about.get("version", ""), side.subject.commit,
+                side.about.get("device", ""), side.about.get("python", ""), side.failed,
+                side.cold, () if side.failed else tuple(side.blocks), tuple(side.leads),
+                side.accuracy, self._ready.work, side.peak,
+                tuple(Energy(n, s[0], s[1], int(s[2])) for n, s in side.energy.items()),
+            )
+            for side in self._sides
+        ]  # fmt: skip
+
+
+@contextmanager
+def interleaved(
+    case: BenchCase,
+    subjects: Sequence[SubjectName],
+    *,
+    machine: str = "",
+    is_fresh: bool = False,
+    say: Say = lambda _: None,
+) -> Iterator[Interleaved]:
+    """Start every subject and load the case in each, one after another.
+
+    Parameters
+    ----------
+    case : BenchCase
+    subjects : sequence of SubjectName
+        With their commits checked out.
+    machine : str
+        What results call this machine; by default `machine_name`.
+    is_fresh : bool
+        Give each an empty cache folder of gpuedge, so that cold means without any cache of ours.
+    say : callable
+        Told what is being done.
+
+    Raises
+    ------
+    InputError (GE-203), ModelError (GE-5xx) and others
+        The case; no subject was started.
+    """
+    with temporary.folder("gpuedge-bench-") as folder, ExitStack() as stack:
+        say(f"preparing {case.name}")
+        ready = prepared(case, folder)
+        sides = []
+        for at, subject in enumerate(subjects):
+            own = folder / str(at)
+            own.mkdir()
+            say(f"{case.name}: starting {subject.text}")
+            side = _Side(subject, own, str(own / "cache") if is_fresh else "")
+            stack.callback(side.process.close)
+            side.load(ready)
+            sides.append(side)
+        yield Interleaved(ready, sides, machine or machine_name(), meters())
+
+
+def measure_case(
+    case: BenchCase,
+    subjects: Sequence[SubjectName],
+    *,
+    rounds: int = ROUNDS,
+    machine: str = "",
+    is_fresh: bool = False,
+    say: Say = lambda _: None,
+) -> list[BenchResult]:
+    """Time a case on subjects in turn: `interleaved`, then so many rounds.
+
+    All rounds together make at least the case's iterations.
+    """
+    with interleaved(case, subjects, machine=machine, is_fresh=is_fresh, say=say) as timed:
+        begin, runs = time.perf_counter(), timed.runs_of(rounds)
+        for at in range(rounds):
+            spent = duration((time.perf_counter() - begin) * 1e9)
+            say(f"{case.name}: round {at + 1} of {rounds}, after {spent}")
+            timed.round(runs)
+        return timed.results()

@@ -1,0 +1,165 @@
+"""What was measured of one case on one subject, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from gpuedge.bench.estimates import Quantile, Ratio, as_json, paired, quantile, unpaired
+
+SCHEMA = "gpuedge.bench.result/1"
+
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Cold:
+    """The first of everything: each happens once in a process, and is never mixed with warm runs.
+
+    Attributes
+    ----------
+    open_ns : int
+        Importing the runtime and opening its device.
+    compile_ns : int
+        Reading and compiling the model.
+    first_ns : int
+        The first run.
+    warm_up_ns : tuple of int
+        Further runs before the first block.
+    """
+
+    open_ns: int
+    compile_ns: int
+    first_ns: int
+    warm_up_ns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How far outputs are from what they are compared with; None: not finite, or other sizes."""
+
+    absolute: float | None
+    relative: float | None
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """What a meter of the machine counted while this subject's blocks ran."""
+
+    meter: str
+    joules: float
+    seconds: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """One case on one subject.
+
+    Attributes
+    ----------
+    when : str
+        UTC, as ISO 8601.
+    machine : str
+        A name that the user gives, else system, processor kind and cores.
+    session : str
+        The same for all subjects that were interleaved.
+    failed : str
+        Why there are no numbers; empty if there are.
+    blocks : tuple of tuple of int
+        Nanoseconds of every warm run, block by block.
+    lead_ns : tuple of int
+        The run before each block, after the other subjects' turn: neither cold nor warm.
+    work : mapping or None
+        Counted from the graph (`cases.ReadyCase`).
+    peak_bytes : int or None
+        Largest resident set of the subject's process.
+    """
+
+    case: str
+    subject: str
+    when: str
+    machine: str
+    session: str
+    version: str = ""
+    commit: str = ""
+    device: str = ""
+    python: str = ""
+    failed: str = ""
+    cold: Cold | None = None
+    blocks: tuple[tuple[int, ...], ...] = ()
+    lead_ns: tuple[int, ...] = ()
+    accuracy: Accuracy | None = None
+    work: Mapping[str, float] | None = None
+    peak_bytes: int | None = None
+    energy: tuple[Energy, ...] = ()
+
+    @property
+    def warm(self) -> list[int]:
+        """All warm runs in nanoseconds."""
+        return [ns for block in self.blocks for ns in block]
+
+    @property
+    def rounds(self) -> list[float]:
+        """The logarithm of the median, for each round: the mean of its two blocks."""
+        logs = [math.log(median(block)) for block in self.blocks]
+        return [(a + b) / 2 for a, b in zip(logs[::2], logs[1::2], strict=False)]
+
+    def latency(self) -> dict[str, Quantile]:
+        """Return the percentiles of warm latency in nanoseconds, by name such as ``p90``."""
+        return {f"p{p}": quantile(self.warm, p / 100) for p in PERCENTILES} if self.blocks else {}
+
+    @property
+    def throughput(self) -> float | None:
+        """Warm runs per second, one after another."""
+        return len(self.warm) / (sum(self.warm) * 1e-9) if self.blocks else None
+
+    @property
+    def power(self) -> list[dict[str, Any]] | None:
+        """Watts and joules per run by meter; None where the machine has no meter."""
+        return [
+            {"meter": e.meter, "watts": e.joules / e.seconds, "joules_per_run": e.joules / e.runs}
+            for e in self.energy if e.seconds > 0 and e.runs
+        ] or None  # fmt: skip
+
+    def summary(self) -> dict[str, Any]:
+        """Return everything for a reader of JSON; what is not known is None."""
+        rate = None if self.work is None or not self.blocks else self.work["flops"]
+        typical = self.latency().get("p50")
+        return {
+            "case": self.case, "subject": self.subject, "device": self.device,
+            "version": self.version, "commit": self.commit or None, "failed": self.failed or None,
+            "runs": len(self.warm),
+            "latency_ns": {n: as_json(q) for n, q in self.latency().items()},
+            "throughput_per_s": self.throughput,
+            "cold_ns": None if self.cold is None else {
+                "open": self.cold.open_ns, "compile": self.cold.compile_ns,
+                "first": self.cold.first_ns},
+            "accuracy": None if self.accuracy is None else {
+                "absolute": self.accuracy.absolute, "relative": self.accuracy.relative,
+                "reference": self.accuracy.reference},
+            "work": None if self.work is None else dict(self.work),
+            "flops_per_s": rate / (typical.value * 1e-9) if rate is not None and typical else None,
+            "peak_bytes": self.peak_bytes, "power": self.power,
+        }  # fmt: skip
+
+
+def ratio(before: BenchResult, after: BenchResult) -> Ratio | None:
+    """Return how many times as long `after` takes; None where one has no numbers.
+
+    By rounds where the two were interleaved, else by blocks.
+    """
+    if not before.blocks or not after.blocks:
+        return None
+    if before.session == after.session:
+        pairs = zip(before.rounds, after.rounds, strict=False)
+        return paired([b - a for a, b in pairs])
+    return unpaired(_logs(before.blocks), _logs(after.blocks))
+
+
+def _logs(blocks: Sequence[Sequence[int]]) -> list[float]:
+    return [math.log(median(block)) for block in blocks]
