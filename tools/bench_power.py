@@ -92,8 +92,8 @@ def page(histories: int) -> str:
         "Made by `tools/bench_power.py` with the rule that `gpuedge bench history` uses:",
         f"{STATISTIC}.",
         f"{histories:,} simulated histories of {RUNS} runs for each figure. The slow-down comes",
-        f"{AFTER} runs before the end. A false alarm is a change of level anywhere in a history that",
-        "has none. Iterations are those that `history` asks for.",
+        f"{AFTER} runs before the end. A false alarm is a change of level anywhere in a history",
+        "that has none. Iterations are those that `history` asks for.",
         "",
         "| variation of iterations | of runs | slow-down | iterations a run | found, of 100 "
         "| false alarms in 100 histories | histories with a suspect, of 100 |",

@@ -80,6 +80,8 @@ class ReadyCase:
     ----------
     model, feeds : str
         The files; empty for a function.
+    names : tuple of str
+        Inputs, in the order of the arrays in `feeds`.
     wanted : dict of str to ndarray
         Right outputs.
     reference : str
@@ -92,6 +94,7 @@ class ReadyCase:
     case: BenchCase
     model: str = ""
     feeds: str = ""
+    names: tuple[str, ...] = ()
     wanted: Mapping[str, Array] | None = None
     reference: str = ""
     work: Mapping[str, float] | None = None
@@ -179,13 +182,13 @@ def prepared(case: BenchCase, folder: Path) -> ReadyCase:
     else:
         model = case.source.absolute()
         graph, arrays, known = _of_model(case)
-    np.savez(feeds, **arrays)  # type: ignore[arg-type]
+    np.savez(feeds, *arrays.values())
     work = count(graph)
     flops = sum(work["flops"].values())
     names = ("bytes_moved", "bytes_in", "bytes_out", "launches")
     costs = {"flops": flops, **{n: float(work[n]) for n in names}}  # type: ignore[literal-required]
     wanted, reference = _right(case, graph, arrays, known, flops)
-    return ReadyCase(case, str(model), str(feeds), wanted, reference, costs)
+    return ReadyCase(case, str(model), str(feeds), tuple(arrays), wanted, reference, costs)
 
 
 def _of_model(case: BenchCase) -> tuple[Graph, dict[str, Array], dict[str, Array]]:

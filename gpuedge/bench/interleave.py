@@ -70,7 +70,8 @@ class _Side:
         outputs = self.folder / "outputs.npz"
         answer = self.process.ask(
             LOAD_S, do="load", peer=self.subject.peer, device=self.subject.device,
-            call=ready.case.call, model=ready.model, inputs=ready.feeds, outputs=str(outputs),
+            call=ready.case.call, model=ready.model, inputs=ready.feeds,
+            names=ready.names, outputs=str(outputs),
         )  # fmt: skip
         if "failed" in answer:
             is_missing = answer.get("missing") and self.subject.peer != OWN
@@ -80,7 +81,8 @@ class _Side:
         self.about = {n: str(answer[n]) for n in ("device", "version", "python")}
         if ready.wanted:
             with np.load(outputs) as found:
-                apart = error_of(found, ready.wanted)
+                named = {n: found[f"arr_{i}"] for i, n in enumerate(answer["names"])}
+            apart = error_of(named, ready.wanted)
             if apart is not None:
                 finite = [float(x) if np.isfinite(x) else None for x in apart]
                 self.accuracy = Accuracy(finite[0], finite[1], ready.reference)
@@ -91,9 +93,8 @@ class _Side:
                 self.failed = found_["failed"]
                 return
             warm_up = (found_["lead_ns"], *found_["took_ns"])
-        self.cold = Cold(
-            *(max(1, answer[n]) for n in ("open_ns", "compile_ns", "first_ns")), warm_up
-        )
+        took = [max(1, answer[n]) for n in ("open_ns", "compile_ns", "first_ns")]
+        self.cold = Cold(took[0], took[1], took[2], warm_up)
 
     def block(self, runs: int, counters: Sequence[Meter]) -> None:
         """Time a block."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from gpuedge.bench.estimates import Quantile, Ratio, as_json, paired, quantile, unpaired
+from gpuedge.bench.estimates import LEVEL, Quantile, Ratio, as_json, paired, quantile, unpaired
 
 SCHEMA = "gpuedge.bench.result/1"
 
@@ -148,17 +148,15 @@ class BenchResult:
         }  # fmt: skip
 
 
-def ratio(before: BenchResult, after: BenchResult) -> Ratio | None:
-    """Return how many times as long `after` takes; None where one has no numbers.
+def ratio(before: BenchResult, after: BenchResult, level: float = LEVEL) -> Ratio:
+    """Return how many times as long `after` takes; both have times.
 
     By rounds where the two were interleaved, else by blocks.
     """
-    if not before.blocks or not after.blocks:
-        return None
     if before.session == after.session:
         pairs = zip(before.rounds, after.rounds, strict=False)
-        return paired([b - a for a, b in pairs])
-    return unpaired(_logs(before.blocks), _logs(after.blocks))
+        return paired([b - a for a, b in pairs], level)
+    return unpaired(_logs(before.blocks), _logs(after.blocks), level)
 
 
 def _logs(blocks: Sequence[Sequence[int]]) -> list[float]:

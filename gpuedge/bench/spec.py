@@ -156,17 +156,23 @@ def _replaced(value: Any, token: str, by: str) -> Any:
 def _own(path: Path, body: Mapping[str, Any]) -> Spec:
     name = body.get("name", path.stem)
     model = SpecFile(body["model"], body["model"], body.get("sha256"), None, "$")
-    tests = [
-        SpecTest(
-            test.get("name", str(i)),
-            {n: tuple(s) for n, s in test.get("shapes", {}).items()},
-            *({n: SpecFile(f["file"], f["file"], f["sha256"], None, f"$.tests[{i}].{key}.{n}")
-               for n, f in test.get(key, {}).items()} for key in ("inputs", "outputs")),
-            test.get("iter", ITERATIONS), test.get("warmup", WARM_UP),
-        )
-        for i, test in enumerate(body.get("tests", [{}]))
-    ]  # fmt: skip
+    tests = [_own_test(test, i) for i, test in enumerate(body.get("tests", [{}]))]
     return Spec(path, name, model, tuple(tests))
+
+
+def _own_test(test: Mapping[str, Any], at: int) -> SpecTest:
+    inputs, outputs = (
+        {
+            name: SpecFile(f["file"], f["file"], f["sha256"], None, f"$.tests[{at}].{key}.{name}")
+            for name, f in test.get(key, {}).items()
+        }
+        for key in ("inputs", "outputs")
+    )
+    shapes = {name: tuple(shape) for name, shape in test.get("shapes", {}).items()}
+    return SpecTest(
+        test.get("name", str(at)), shapes, inputs, outputs, test.get("iter", ITERATIONS),
+        test.get("warmup", WARM_UP),
+    )  # fmt: skip
 
 
 def _fai_pep(path: Path, body: Mapping[str, Any]) -> Spec:
@@ -193,7 +199,9 @@ def _fai_pep_tests(test: Mapping[str, Any], at: int, why: str) -> Iterator[SpecT
     outputs = _files(test.get("output_files", {}), f"{where}.output_files")
     sets = list(_shapes(test, where))
     for shapes in sets:
-        suffix = "" if len(sets) == 1 else f"-{'-'.join('x'.join(map(str, s)) for s in shapes.values())}"
+        suffix = (
+            "" if len(sets) == 1 else f"-{'-'.join('x'.join(map(str, s)) for s in shapes.values())}"
+        )
         yield SpecTest(
             name + suffix, shapes, inputs, outputs, test.get("iter", ITERATIONS),
             test.get("warmup", WARM_UP), why,
@@ -269,9 +277,13 @@ def locate(file: SpecFile, spec: Path, places: Places) -> Path:
             raise _unhashed(file, spec, None, places)
         if not places.is_fetching or not location.startswith(("https://", "http://")):
             is_url = location.startswith(("https://", "http://"))
-            hint = f"--fetch, or put it beside {spec.name}" if is_url else f"{location or spec.parent}"
-            raise InputError(f"There is no file {file.filename}.", asked_by=f"{spec}: {file.at}",
-                             known=f"looked beside {spec.name} and in the cache", hint=hint)  # fmt: skip
+            hint = (
+                f"--fetch, or put it beside {spec.name}" if is_url else f"{location or spec.parent}"
+            )
+            raise InputError(
+                f"There is no file {file.filename}.", asked_by=f"{spec}: {file.at}",
+                known=f"looked beside {spec.name} and in the cache", hint=hint,
+            )  # fmt: skip
         path = _fetched(file, location, spec)
     if file.sha256 is None:
         raise _unhashed(file, spec, path, places)

@@ -49,8 +49,9 @@ def parsed(data: bytes, source: str) -> list[BenchResult]:
                 raise UnfitError(f"it is no {SCHEMA}")
             found.append(read(BenchResult, row))
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{source} holds no results of gpuedge bench.", known=f"line {number}: "
-                             f"{error}") from None  # fmt: skip
+            raise InputError(
+                f"{source} holds no results of gpuedge bench.", known=f"line {number}: {error}"
+            ) from None
     return found
 
 

@@ -1,4 +1,7 @@
-"""``gpuedge bench``: time fixed graphs on a GPU and on the CPU path; write an anonymous trace."""
+"""``gpuedge bench``: time fixed graphs on a GPU and on the CPU path; write an anonymous trace.
+
+Its actions time, compare and judge anything else (`bench_actions`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from gpuedge.bench import SCHEMA, measure, trace
+from gpuedge.cli import bench_actions
 from gpuedge.cli.arguments import check_writable, whole
 from gpuedge.cli.devices import named_gpu
 from gpuedge.cli.output import Output
@@ -27,10 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=whole(1, MAX_ROUNDS), default=6, metavar="N",
         help=f"how often each graph is timed, 1 to {MAX_ROUNDS} (6)",
     )  # fmt: skip
+    bench_actions.add_actions(parser)
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
-    """Time the graphs; print a table, and write the trace."""
+    """Time the graphs; print a table, and write the trace. Or do what an action says."""
+    if options.action is not None:
+        return bench_actions.run(options, output)
     check_writable(options.trace, "--trace")
     device = named_gpu(options.device, "bench", output).device
     with output.working("starting") as progress:

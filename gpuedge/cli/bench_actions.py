@@ -1,0 +1,501 @@
+"""The actions of ``gpuedge bench``: run, compare, history, bisect, export."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpuedge.bench.bisection import LEAST_ROUNDS, Bisection, Found, measure_commits
+from gpuedge.bench.cases import BenchCase, SkippedCase, cases_of
+from gpuedge.bench.checkouts import Repository
+from gpuedge.bench.estimates import Quantile, Ratio, as_json, rounds_needed
+from gpuedge.bench.export import pytest_benchmark, write_asv
+from gpuedge.bench.history import (
+    RULE,
+    STATISTIC,
+    Judged,
+    grouped,
+    iterations_needed,
+    judge,
+    point_of,
+)
+from gpuedge.bench.interleave import MAX_ROUNDS, ROUNDS, measure_case
+from gpuedge.bench.page import page
+from gpuedge.bench.peers import PEERS
+from gpuedge.bench.results import BenchResult, ratio
+from gpuedge.bench.spec import Places
+from gpuedge.bench.store import is_url, keep, kept
+from gpuedge.bench.subjects import OWN, SubjectName, parse_subject
+from gpuedge.cli.arguments import check_writable, whole
+from gpuedge.cli.devices import named_gpu
+from gpuedge.cli.output import Output
+from gpuedge.core.errors import InputError, UsageError
+from gpuedge.core.text import Table, duration
+from gpuedge.runtime.strings import CPU
+from gpuedge.safety.paths import save_named
+
+NOT_AVAILABLE = "not available"
+
+
+def percent(text: str) -> float:
+    """Return the fraction that a number of percent is, such as ``5`` or ``5%``."""
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = 0.0
+    if not 0.01 <= number <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of percent from 0.01 to 1000")
+    return number / 100
+
+
+def add_actions(parser: argparse.ArgumentParser) -> None:
+    """Add the actions and their arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
+
+    def action(name: str, about: str) -> Callable[..., Any]:
+        made = actions.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        return made.add_argument
+
+    add = action("run", "time cases on devices and other runtimes, in turn")
+    add("case", nargs="+", metavar="CASE", help=CASE)
+    add("--on", metavar="S,...", default=CPU,
+        help="what runs them: devices, runtimes, builds (cpu)")  # fmt: skip
+    add("--peers", action="store_true", help=f"and every runtime known: {', '.join(PEERS)}")
+    _add_measuring(add)
+    add("--check", action="store_true",
+        help="judge by the history in the first --store, run what is suspect once more; exit 1 if "
+        "a case is slower")  # fmt: skip
+    add = action("compare", "time cases on two subjects in turn, or compare saved results")
+    add("a", metavar="A", help="a device, runtime or build, or a place of saved results")
+    add("b", metavar="B", help="what is compared with it")
+    add("case", nargs="*", metavar="CASE", help=CASE)
+    _add_measuring(add)
+    _add_effect(add)
+    add = action("history", "judge a history of results: exit 1 if the latest level is slower")
+    add("store", metavar="PLACE", help="a folder, file or fsspec URL of results")
+    _add_effect(add)
+    add = action("bisect", "find the commit that made a case slower")
+    add("good", metavar="GOOD", help="a commit that is fast")
+    add("bad", metavar="BAD", help="a commit that is slow")
+    add("case", metavar="CASE", help=CASE)
+    _add_builds(add)
+    _add_files(add)
+    _add_rounds(add, 5 * LEAST_ROUNDS)
+    add = action("export", "write results in the formats of other tools")
+    add("store", metavar="PLACE", help="a folder, file or fsspec URL of results")
+    add("--pytest-benchmark", metavar="FILE", help="JSON of pytest-benchmark")
+    add("--asv", metavar="FOLDER", help="a folder of results of asv")
+    add("--html", metavar="FILE", help="a page with drawings")
+
+
+CASE = (
+    "a specification (.json, or .json#TEST), a model, MODULE:FUNCTION, or the name of a fixed graph"
+)
+
+
+def _add_rounds(add: Callable[..., Any], rounds: int) -> None:
+    add("--rounds", type=whole(1, MAX_ROUNDS), default=rounds, metavar="N",
+        help=f"rounds, of two blocks on each side: 1 to {MAX_ROUNDS} ({rounds})")  # fmt: skip
+
+
+def _add_files(add: Callable[..., Any]) -> None:
+    add("--map", action="append", default=[], metavar="NAME=VALUE",
+        help="replace {NAME} in specifications; repeatable")  # fmt: skip
+    add("--root", metavar="FOLDER", help="where locations that begin with // lie")
+    add("--fetch", action="store_true",
+        help="download files of specifications, if their SHA-256 is known")  # fmt: skip
+
+
+def _add_builds(add: Callable[..., Any]) -> None:
+    add("--device", metavar="D", default=CPU, help="what builds and commits run on (cpu)")
+    add("--setup", metavar="CMD", default="", help="a shell command that builds a checkout")
+    add("--python", metavar="PATH", default="",
+        help="the interpreter for a checkout, relative to it")  # fmt: skip
+    add("--repository", metavar="FOLDER", default=".", help="where commits come from (here)")
+
+
+def _add_measuring(add: Callable[..., Any]) -> None:
+    _add_rounds(add, ROUNDS)
+    _add_files(add)
+    _add_builds(add)
+    add("--store", action="append", default=[], metavar="PLACE",
+        help="keep the results in a folder, or at a URL of fsspec; repeatable")  # fmt: skip
+    add("--machine", metavar="NAME", default="", help="what results call this machine")
+    add("--fresh-cache", action="store_true", help="cold means without gpuedge's own caches")
+    add("--html", metavar="FILE", help="write a page with drawings")
+
+
+def _add_effect(add: Callable[..., Any]) -> None:
+    add("--effect", type=percent, default=RULE.effect, metavar="PERCENT",
+        help=f"for which slow-down sample sizes are told ({RULE.effect:.0%})".replace("%", "%%")
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """Do what was asked for."""
+    return {
+        "run": _run, "compare": _compare, "history": _history, "bisect": _bisect, "export": _export,
+    }[options.action](options, output)  # fmt: skip
+
+
+def _cases(options: argparse.Namespace, given: Sequence[str]) -> list[BenchCase | SkippedCase]:
+    strings = {}
+    for pair in options.map:
+        name, equal, value = pair.partition("=")
+        if not name or not equal:
+            raise UsageError(
+                f"--map {pair!r} does not have the form NAME=VALUE.", asked_by="the command line",
+                hint="--map MODEL_DIR=models",
+            )  # fmt: skip
+        strings[name] = value
+    places = Places(Path(options.root) if options.root else None, options.fetch)
+    return [case for text in given for case in cases_of(text, places, strings)]
+
+
+def _check_places(options: argparse.Namespace) -> None:
+    """Check what will be written, before anything is measured."""
+    check_writable(options.html, "--html")
+    for place in options.store:
+        if is_url(place):
+            if not place.partition("://")[2]:
+                raise InputError(f"{place} names no folder.", asked_by="--store")
+        else:
+            check_writable(place, "--store", is_folder=True)
+
+
+def _measured(
+    options: argparse.Namespace, subjects: Sequence[SubjectName], cases: Sequence[BenchCase],
+    output: Output,
+) -> list[BenchResult]:  # fmt: skip
+    """Probe the devices, check commits out, measure every case, and keep the results."""
+    for subject in subjects:
+        is_here = not (subject.python or subject.tree or subject.commit)
+        if is_here and subject.peer == OWN and subject.device != CPU:
+            named_gpu(subject.device, "bench run", output)
+    repository = Repository(Path(options.repository), options.setup, options.python)
+    results: list[BenchResult] = []
+    with ExitStack() as stack, output.working("starting") as progress:
+        ready = [stack.enter_context(repository.checked_out(subject)) for subject in subjects]
+        for case in cases:
+            found = measure_case(
+                case, ready, rounds=options.rounds, machine=options.machine,
+                is_fresh=options.fresh_cache, say=progress,
+            )  # fmt: skip
+            results += found
+            for place in options.store:
+                output.log(f"{case.name}: {keep(found, place)}")
+    return results
+
+
+def _run(options: argparse.Namespace, output: Output) -> int:
+    _check_places(options)
+    if options.check and not options.store:
+        raise UsageError("--check needs a history.", asked_by="--check", hint="--store FOLDER")
+    names = [*options.on.split(","), *(PEERS if options.peers else ())]
+    subjects = [parse_subject(name, options.device) for name in dict.fromkeys(names)]
+    cases = _cases(options, options.case)
+    timed = [case for case in cases if isinstance(case, BenchCase)]
+    skipped = [case for case in cases if isinstance(case, SkippedCase)]
+    if not timed:
+        raise InputError(f"No test of {options.case[0]} can run here.", known=skipped[0].why,
+                         hint="a specification of an ONNX model")  # fmt: skip
+    results = _measured(options, subjects, timed, output)
+    slower: list[str] = []
+    if options.check:
+        slower, again = _checked(options, subjects, timed, results, output)
+        results += again
+    if options.html:
+        save_named(Path(options.html), page(results).encode(), "--html")
+    body = {
+        "schema": "gpuedge.bench.run/1", "results": [r.summary() for r in results],
+        "skipped": [{"case": s.name, "why": s.why} for s in skipped], "slower": slower,
+    }  # fmt: skip
+    output.show(body, _tables(results, skipped))
+    own = [r for r in results if r.failed and parse_subject(r.subject).peer == OWN]
+    for result in own:
+        output.log(f"{result.case} on {result.subject}: {result.failed}")
+    return 1 if slower or own else 0
+
+
+def _checked(
+    options: argparse.Namespace, subjects: Sequence[SubjectName], cases: Sequence[BenchCase],
+    results: Sequence[BenchResult], output: Output,
+) -> tuple[list[str], list[BenchResult]]:  # fmt: skip
+    """Judge what was measured by its history; run suspects once more."""
+    states = _states(options.store[0], results)
+    suspects = {case for (case, _, _), one in states.items() if one.state == "suspect"}
+    again: list[BenchResult] = []
+    if suspects:
+        output.log(f"Suspect, and run once more: {', '.join(sorted(suspects))}")
+        again = _measured(options, subjects, [c for c in cases if c.name in suspects], output)
+        states = _states(options.store[0], results)
+    return [f"{case} on {subject}" for (case, subject, _), one in states.items()
+            if one.state == "slower"], again  # fmt: skip
+
+
+def _states(place: str, results: Sequence[BenchResult]) -> dict[tuple[str, str, str], Judged]:
+    """Return the latest state of everything that was measured."""
+    known = {(r.case, r.subject, r.machine) for r in results}
+    return {
+        key: judge([point_of(r) for r in members])[-1]
+        for key, members in grouped(kept(place)).items() if key in known
+    }  # fmt: skip
+
+
+def _tables(
+    results: Sequence[BenchResult], skipped: Sequence[SkippedCase]
+) -> Iterator[str | Table]:
+    """Yield a table of warm latencies for each case, one of the rest, and one of skipped tests."""
+    columns = ("subject", "p50", "p90", "p99", "runs/s", "relative to the first", "error", "device")
+    for case in dict.fromkeys(result.case for result in results):
+        members = [result for result in results if result.case == case]
+        first = members[0]
+        rows = []
+        for one in members:
+            if not one.blocks:
+                rows.append((one.subject, *[None] * 6, one.failed))
+                continue
+            is_same = one is first or not first.blocks
+            against = "1" if is_same else shown_ratio(ratio(first, one))
+            error = None if one.accuracy is None else _error(one)
+            rows.append((one.subject, *map(shown_quantile, one.latency().values()),
+                         f"{one.throughput:.4g}", against, error, f"{one.device} {one.version}"
+                         ))  # fmt: skip
+        yield Table(f"{case}: warm runs, with 95 % intervals", columns, rows)
+        yield Table(f"{case}: cold, and what it costs",
+                    ("subject", "start", "compile", "first run", "operations", "bytes", "memory",
+                     "power and energy"), [_cold(one) for one in members if one.cold])  # fmt: skip
+    yield Table("Not run", ("test", "why"), [(one.name, one.why) for one in skipped])
+
+
+def _error(result: BenchResult) -> str:
+    if result.accuracy is None:
+        return NOT_AVAILABLE
+    relative = result.accuracy.relative
+    size = "not finite" if relative is None else f"{relative:.1e}"
+    return f"{size} of {result.accuracy.reference}"
+
+
+def _cold(result: BenchResult) -> tuple[str, ...]:
+    cold, work = result.cold, result.work
+    times = [] if cold is None else [cold.open_ns, cold.compile_ns, cold.first_ns]
+    costs = [NOT_AVAILABLE] * 2 if work is None else [
+        f"{work[name]:.4g}" for name in ("flops", "bytes_moved")]  # fmt: skip
+    peak = NOT_AVAILABLE if result.peak_bytes is None else f"{result.peak_bytes / 2**20:.0f} MiB"
+    power = ", ".join(
+        f"{p['watts']:.1f} W, {p['joules_per_run']:.3g} J a run ({p['meter']})"
+        for p in result.power or ()
+    )
+    return (result.subject, *map(duration, times), *costs, peak, power or NOT_AVAILABLE)
+
+
+def shown_quantile(found: Quantile) -> str:
+    """Return a time with its interval, as ``1.2 ms [1.1, 1.4]``; a bound without samples is ?."""
+    bounds = ["?" if b is None else duration(b) for b in (found.low, found.high)]
+    return f"{duration(found.value)} [{bounds[0]}, {bounds[1]}]"
+
+
+def shown_ratio(found: Ratio) -> str:
+    """Return a ratio with its interval; ~ where it may be 1."""
+    mark = "" if found.is_different else "~ "
+    high = "?" if math.isinf(found.high) else f"{found.high:.3f}"
+    return f"{mark}{found.value:.3f}x [{found.low:.3f}, {high}]"
+
+
+def _compare(options: argparse.Namespace, output: Output) -> int:
+    _check_places(options)
+    sides = options.a, options.b
+    saved = [is_url(s) or Path(s).exists() for s in sides]
+    if any(saved) and not all(saved):
+        raise UsageError(
+            "Saved results are compared with saved results.", asked_by="the command line",
+            hint="a saved result takes no part in interleaving: measure both, or save both",
+        )  # fmt: skip
+    skipped: list[SkippedCase] = []
+    if all(saved):
+        before, after = ({r.case: r for r in kept(s) if r.blocks} for s in sides)
+        pairs = [(before[c], after[c]) for c in before if c in after]
+        how = "saved results, not interleaved: drift between them counts as a difference"
+    else:
+        cases = _cases(options, options.case)
+        timed = [case for case in cases if isinstance(case, BenchCase)]
+        skipped = [case for case in cases if isinstance(case, SkippedCase)]
+        if not timed:
+            raise UsageError("There is no case to compare by.", asked_by="the command line",
+                             known=skipped[0].why if skipped else None,
+                             hint=f"gpuedge bench compare {sides[0]} {sides[1]} net.onnx"
+                             )  # fmt: skip
+        subjects = [parse_subject(side, options.device) for side in sides]
+        found = _measured(options, subjects, timed, output)
+        if options.html:
+            save_named(Path(options.html), page(found).encode(), "--html")
+        pairs = list(zip(found[::2], found[1::2], strict=True))
+        how = "interleaved A B B A"
+    if not pairs:
+        raise InputError("These results have no case in common.", asked_by="the command line")
+    ratios = [None if a.failed or b.failed else ratio(a, b) for a, b in pairs]
+    rows = [
+        _compared(a, b, found, options.effect) for (a, b), found in zip(pairs, ratios, strict=True)
+    ]
+    body = {"schema": "gpuedge.bench.compare/1", "a": sides[0], "b": sides[1], "how": how,
+            "effect": options.effect, "cases": rows}  # fmt: skip
+    output.show(body, _compare_tables(body, ratios, skipped))
+    return 1 if None in ratios else 0
+
+
+def _compared(a: BenchResult, b: BenchResult, found: Ratio | None, effect: float) -> dict[str, Any]:
+    return {
+        "case": a.case, "failed": a.failed or b.failed or None,
+        "ratio": None if found is None else as_json(found),
+        "is_different": None if found is None else found.is_different,
+        "needed": None if found is None else rounds_needed(found.spread, effect),
+        "a": a.summary(), "b": b.summary(),
+    }  # fmt: skip
+
+
+def _compare_tables(
+    body: dict[str, Any], ratios: Sequence[Ratio | None], skipped: Sequence[SkippedCase]
+) -> Iterator[str | Table]:
+    rows: list[tuple[str | None, ...]] = []
+    for row, found in zip(body["cases"], ratios, strict=True):
+        if found is None:
+            rows.append((row["case"], *[None] * 5, row["failed"]))
+            continue
+        p50 = [duration(row[side]["latency_ns"]["p50"]["value"]) for side in ("a", "b")]
+        rows.append((row["case"], *p50, shown_ratio(found), f"{found.p:.2g}", str(found.n),
+                     f"{row['needed']} to find {body['effect']:.3g}"))  # fmt: skip
+    title = f"{body['b']} against {body['a']} ({body['how']})"
+    columns = ("case", "A p50", "B p50", "B / A", "p", "n", "n needed")
+    yield Table(title, columns, rows)
+    test = next((found.test for found in ratios if found), "")
+    yield f"{test}; ratio of medians by Hodges and Lehmann, with its 95 % interval; ~: may be 1"
+    yield Table("Not run", ("test", "why"), [(one.name, one.why) for one in skipped])
+
+
+def _history(options: argparse.Namespace, output: Output) -> int:
+    rule = replace(RULE, effect=options.effect)
+    rows = []
+    for (case, subject, machine), members in grouped(kept(options.store)).items():
+        points = [point_of(result) for result in members]
+        judged = judge(points, rule)
+        changes = [
+            {"state": one.state, "ratio": one.ratio, "when": points[one.since].when,
+             "commit": points[one.since].commit or None}
+            for one in judged if one.since is not None
+        ]  # fmt: skip
+        last = judged[-1]
+        is_slower = bool(changes) and changes[-1]["state"] == "slower"
+        rows.append({
+            "case": case, "subject": subject, "machine": machine, "runs": len(points),
+            "state": last.state, "ratio": last.ratio, "limit": last.limit, "changes": changes,
+            "is_slower": is_slower, "iterations": points[-1].runs,
+            "iterations_needed": iterations_needed(points, rule),
+        })  # fmt: skip
+    if not rows:
+        raise InputError(f"{options.store} holds no results.", hint="gpuedge bench run --store")
+    body = {"schema": "gpuedge.bench.history/1", "statistic": STATISTIC, "effect": rule.effect,
+            "least_runs": rule.least, "window": rule.window, "histories": rows}  # fmt: skip
+    output.show(body, _history_tables(body))
+    return 1 if any(row["is_slower"] for row in rows) else 0
+
+
+def _history_tables(body: dict[str, Any]) -> Iterator[str | Table]:
+    rows = []
+    for row in body["histories"]:
+        needed = row["iterations_needed"]
+        change = row["changes"][-1] if row["changes"] else None
+        rows.append((
+            row["case"], row["subject"], str(row["runs"]), row["state"],
+            None if row["ratio"] is None else f"{row['ratio']:.3f} ({row['limit']:.3f})",
+            f"{row['iterations']} of " + ("none suffice" if needed is None else str(needed)),
+            "" if change is None else
+            f"{change['state']} {change['ratio']:.2f}x since {change['when'][:19]} "
+            f"{(change['commit'] or '')[:12]}",
+        ))  # fmt: skip
+    columns = ("case", "subject", "runs", "latest", "ratio (limit)", "iterations of needed",
+               "last change")  # fmt: skip
+    yield Table("Histories", columns, rows)
+    yield (f"{body['statistic']}; at least {body['least_runs']} runs before. Iterations needed for "
+           f"a slow-down by {body['effect']:.0%} with 95 %.")  # fmt: skip
+
+
+def _bisect(options: argparse.Namespace, output: Output) -> int:
+    if options.rounds < LEAST_ROUNDS:
+        raise UsageError(f"bisect needs at least {LEAST_ROUNDS} rounds.", asked_by="--rounds",
+                         known="fewer bound no ratio at 99 %")  # fmt: skip
+    cases = [c for c in _cases(options, [options.case]) if isinstance(c, BenchCase)]
+    if len(cases) != 1:
+        raise UsageError("bisect takes one case.", asked_by="the command line",
+                         known=f"{options.case} names {len(cases)}", hint="SPEC.json#TEST"
+                         )  # fmt: skip
+    repository = Repository(Path(options.repository), options.setup, options.python)
+    commits = repository.between(options.good, options.bad)
+    if len(commits) < 2:
+        raise UsageError("GOOD and BAD are one commit.", asked_by="the command line")
+    subject = parse_subject(f"{options.device}@commit={commits[0]}")
+    begin = time.perf_counter()
+    with output.working("bisecting", lines=True) as progress:
+        measure = measure_commits(
+            cases[0], repository, subject.device, options.rounds, lambda _: None
+        )
+        found = Bisection(commits, measure, progress).run()
+    body = _bisect_body(found, commits, repository, time.perf_counter() - begin)
+    output.show(body, _bisect_tables(body))
+    return 0 if found.is_confirmed else 1
+
+
+def _bisect_body(
+    found: Found, commits: Sequence[str], repository: Repository, seconds: float
+) -> dict[str, Any]:
+    return {
+        "schema": "gpuedge.bench.bisect/1", "commit": found.commit, "before": found.before,
+        "message": repository.subject_line(found.commit), "commits": len(commits) - 1,
+        "ratio": as_json(found.total), "is_confirmed": found.is_confirmed,
+        "seconds": round(seconds, 1), "untestable": list(found.untestable),
+        "steps": [{"commit": s.commit, "against": s.against, "ratio": as_json(s.ratio),
+                   "is_slow": s.is_slow, "is_sure": s.is_sure} for s in found.steps],
+    }  # fmt: skip
+
+
+def _bisect_tables(body: dict[str, Any]) -> Iterator[str | Table]:
+    rows = [(s["commit"][:12], s["against"][:12], f"{s['ratio']['value']:.3f}",
+             str(s["ratio"]["n"]), "slow" if s["is_slow"] else "fast",
+             "" if s["is_sure"] else "not sure") for s in body["steps"]]  # fmt: skip
+    title = f"{len(rows)} steps for {body['commits']} commits, in {body['seconds']:.0f} s"
+    yield Table(title, ("commit", "against", "ratio", "rounds", "side", ""), rows)
+    if body["untestable"]:
+        yield f"do not run: {' '.join(c[:12] for c in body['untestable'])}"
+    sure = "is the first slow commit" if body["is_confirmed"] else "is not confirmed"
+    yield f"{body['commit'][:12]} {sure}: {body['message']}"
+
+
+def _export(options: argparse.Namespace, output: Output) -> int:
+    targets = {"--pytest-benchmark": options.pytest_benchmark, "--html": options.html}
+    if not any((*targets.values(), options.asv)):
+        raise UsageError("Nothing is to be written.", asked_by="the command line",
+                         hint="--pytest-benchmark FILE, --asv FOLDER, --html FILE")  # fmt: skip
+    for option, target in targets.items():
+        check_writable(target, option)
+    check_writable(options.asv, "--asv", is_folder=True)
+    results = kept(options.store)
+    if not any(result.blocks for result in results):
+        raise InputError(f"{options.store} holds no results with times.")
+    if options.pytest_benchmark:
+        import json
+
+        text = json.dumps(pytest_benchmark(results), indent=1) + "\n"
+        save_named(Path(options.pytest_benchmark), text.encode(), "--pytest-benchmark")
+    if options.asv:
+        write_asv(results, Path(options.asv), "--asv")
+    if options.html:
+        save_named(Path(options.html), page(results).encode(), "--html")
+    written = [t for t in (*targets.values(), options.asv) if t]
+    body = {"schema": "gpuedge.bench.export/1", "results": len(results), "files": written}
+    output.show(body, [f"{len(results)} results: {', '.join(written)}"])
+    return 0
