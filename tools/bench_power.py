@@ -55,9 +55,9 @@ def history(
     return points
 
 
-def chosen(setting: Setting, rule: Rule, rng: np.random.Generator) -> int:
+def chosen(setting: Setting, rule: Rule, rng: np.random.Generator, pilots: int = PILOTS) -> int:
     """Return the iterations that the product asks for: the median over histories of 50 each."""
-    found = [iterations_needed(history(setting, 50, 0, rng), rule) for _ in range(PILOTS)]
+    found = [iterations_needed(history(setting, 50, 0, rng), rule) for _ in range(pilots)]
     return math.ceil(median(10**9 if n is None else n for n in found))
 
 

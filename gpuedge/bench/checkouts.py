@@ -61,9 +61,11 @@ class Repository:
     def between(self, good: str, bad: str) -> list[str]:
         """Return the commits from `good` to `bad`, both included, along first parents.
 
-        Raises UsageError (GE-200) where `good` is not such an ancestor of `bad`.
+        Raises UsageError (GE-200) where they are one, or not related like that.
         """
         first, last = self.commit(good), self.commit(bad)
+        if first == last:
+            raise UsageError(f"{good} and {bad} are one commit.", asked_by="the command line")
         listed = self.git("rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
         parent = self.git("rev-parse", f"{listed[0]}^").strip() if listed else ""
         if parent != first:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuedge.bench.estimates import quantile
 from gpuedge.bench.results import BenchResult
 from gpuedge.core.errors import InputError
 from gpuedge.safety.paths import save_named
@@ -24,6 +25,9 @@ NS = 1e-9
 
 ASV_API, ASV_MACHINE_API, ASV_BENCHMARKS_API = 2, 1, 2
 """Versions of asv's three kinds of files."""
+
+ASV_LEVEL = 0.99
+"""Confidence of asv's intervals of medians."""
 
 UNKNOWN_COMMIT = "0" * 40
 """Where a result has no commit, which asv cannot do without."""
@@ -104,7 +108,7 @@ def write_asv(results: Sequence[BenchResult], folder: Path, option: str) -> int:
 
 
 ASV_COLUMNS = ("result", "params", "version", "started_at", "duration", "stats_ci_99_a",
-               "stats_ci_99_b", "stats_q_25", "stats_q_75", "number", "repeat",
+               "stats_ci_99_b", "stats_q_25", "stats_q_75", "stats_number", "stats_repeat",
                "samples", "profile")  # fmt: skip
 
 
@@ -122,7 +126,7 @@ def _asv_results(
         def at(p: float, arrays: Sequence[Any] = x) -> list[float | None]:
             return [None if a is None else float(np.quantile(a, p)) for a in arrays]
 
-        middles = [None if r is None else r.latency()["p50"] for r in found]
+        middles = [None if r is None else quantile(r.warm, 0.5, ASV_LEVEL) for r in found]
         bounds = [
             [None if m is None else (getattr(m, name) or m.value) * NS for m in middles]
             for name in ("low", "high")

@@ -71,7 +71,7 @@ class Judged:
         ``new``: too few runs before it; ``suspect``: run it again; ``slower``, ``faster``: the
         level has changed, at the run `since`.
     ratio, limit : float or None
-        To the runs before, and the ratio that it would have to exceed.
+        To the runs before, and the most that a run of the same level has; 1 / `limit` is the least.
     """
 
     point: HistoryPoint
@@ -117,7 +117,7 @@ def judge(points: Sequence[HistoryPoint], rule: Rule = RULE) -> list[Judged]:
             continue
         away, limit = point.log_median - fmean(before), _limit(before, rule)
         side = 0 if abs(away) <= limit else (1 if away > 0 else -1)
-        ratio, most = math.exp(away), math.exp(math.copysign(limit, away))
+        ratio, most = math.exp(away), math.exp(limit)
         if suspect is not None and side == suspect[1]:
             state: State = "slower" if side > 0 else "faster"
             found.append(Judged(point, state, ratio, most, suspect[0]))
@@ -140,6 +140,12 @@ def _limit(before: Sequence[float], rule: Rule) -> float:
     return student(1 - rule.tail, n - 1) * stdev(before) * math.sqrt(1 + 1 / n)
 
 
+def present(judged: Sequence[Judged]) -> list[HistoryPoint]:
+    """Return the runs of the present level: all since the last change."""
+    since = next((one.since for one in reversed(judged) if one.since is not None), 0)
+    return [one.point for one in judged[since:]]
+
+
 def shift_needed(runs: int, rule: Rule = RULE) -> float:
     """Return the shift that is found with the power asked for, in standard deviations of runs.
 
@@ -156,6 +162,8 @@ def iterations_needed(
     points: Sequence[HistoryPoint], rule: Rule = RULE
 ) -> int | None:  # fmt: skip
     """Return how many iterations a run needs to find `Rule.effect`; None where none suffice.
+
+    `points` are runs of one level (`present`).
 
     The variance between runs is that of a median of iterations, which falls with their number, and
     what else differs between runs, which does not.

@@ -12,7 +12,7 @@ from gpuedge.bench.history import Judged, grouped, judge, point_of
 from gpuedge.bench.results import BenchResult
 from gpuedge.core.text import duration, plain
 
-WIDTH, LEFT, RIGHT = 900, 230, 30
+WIDTH, LEFT, RIGHT = 900, 230, 45
 """Of a drawing, and the margins for names and for the last label, in pixels."""
 
 ROW, PLOT = 34, 220

@@ -233,17 +233,14 @@ def _from_arguments(test: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return the shapes that the command line of the specification's own program has."""
     commands = test.get("commands", ())
     words = " ".join([test.get("arguments", ""), *(c for c in commands if isinstance(c, str))])
-    found = {
-        key: [re.split(r"[;,]" if key == "input" else ";", text) for text in re.findall(
-            rf"--{key}[= ]\\?[\"']?([^\"'\s\\]+)", words)]
-        for key in ("input", "input_dims")
-    }  # fmt: skip
-    if not found["input"] or not found["input_dims"]:
+    names, dims = (
+        next(iter(re.findall(rf"--(?:{key})[= ]\\?[\"']?([^\"'\s\\]+)", words)), "")
+        for key in ("input|input_layer", "input_dims|input_layer_shape")
+    )
+    shapes = [re.split("[,x]", text) for text in dims.split(";")]
+    if not names or not all(number.isdigit() for shape in shapes for number in shape):
         return {}
-    dims = [re.split(r"[,x]", text) for text in found["input_dims"][0]]
-    if not all(number.isdigit() for shape in dims for number in shape):
-        return {}
-    return {n: tuple(map(int, s)) for n, s in zip(found["input"][0], dims, strict=False)}
+    return {n: tuple(map(int, s)) for n, s in zip(re.split("[,;]", names), shapes, strict=False)}
 
 
 def _files(group: Mapping[str, Any], at: str) -> dict[str, SpecFile]:

@@ -24,6 +24,7 @@ from gpuedge.bench.history import (
     iterations_needed,
     judge,
     point_of,
+    present,
 )
 from gpuedge.bench.interleave import MAX_ROUNDS, ROUNDS, measure_case
 from gpuedge.bench.page import page
@@ -319,8 +320,7 @@ def _compare(options: argparse.Namespace, output: Output) -> int:
         )  # fmt: skip
     skipped: list[SkippedCase] = []
     if all(saved):
-        before, after = ({r.case: r for r in kept(s) if r.blocks} for s in sides)
-        pairs = [(before[c], after[c]) for c in before if c in after]
+        pairs = list(_pairs(*(kept(side) for side in sides)))
         how = "saved results, not interleaved: drift between them counts as a difference"
     else:
         cases = _cases(options, options.case)
@@ -347,6 +347,19 @@ def _compare(options: argparse.Namespace, output: Output) -> int:
             "effect": options.effect, "cases": rows}  # fmt: skip
     output.show(body, _compare_tables(body, ratios, skipped))
     return 1 if None in ratios else 0
+
+
+def _pairs(
+    before: Sequence[BenchResult], after: Sequence[BenchResult]
+) -> Iterator[tuple[BenchResult, BenchResult]]:
+    """Yield the latest results of the same case and subject; of the case, where it has one only."""
+    first, second = ({(r.case, r.subject): r for r in side if r.blocks} for side in (before, after))
+    for (case, subject), one in first.items():
+        others = [r for (name, _), r in second.items() if name == case]
+        is_alone = len(others) == sum(name == case for name, _ in first) == 1
+        other = others[0] if is_alone else second.get((case, subject))
+        if other is not None:
+            yield one, other
 
 
 def _compared(a: BenchResult, b: BenchResult, found: Ratio | None, effect: float) -> dict[str, Any]:
@@ -395,7 +408,7 @@ def _history(options: argparse.Namespace, output: Output) -> int:
             "case": case, "subject": subject, "machine": machine, "runs": len(points),
             "state": last.state, "ratio": last.ratio, "limit": last.limit, "changes": changes,
             "is_slower": is_slower, "iterations": points[-1].runs,
-            "iterations_needed": iterations_needed(points, rule),
+            "iterations_needed": iterations_needed(present(judged), rule),
         })  # fmt: skip
     if not rows:
         raise InputError(f"{options.store} holds no results.", hint="gpuedge bench run --store")
@@ -436,8 +449,6 @@ def _bisect(options: argparse.Namespace, output: Output) -> int:
                          )  # fmt: skip
     repository = Repository(Path(options.repository), options.setup, options.python)
     commits = repository.between(options.good, options.bad)
-    if len(commits) < 2:
-        raise UsageError("GOOD and BAD are one commit.", asked_by="the command line")
     subject = parse_subject(f"{options.device}@commit={commits[0]}")
     begin = time.perf_counter()
     with output.working("bisecting", lines=True) as progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -37,17 +38,23 @@ def test_intervals_hold_the_quantile_as_often_as_they_say() -> None:
     assert 0.94 <= held / 2000 <= 0.99  # at least 95 %, order statistics are discrete
 
 
-@pytest.mark.parametrize("n", [2, 5, 6, 12, 30, 60])
-@pytest.mark.parametrize("ties", [False, True])
-def test_signed_rank_is_scipys(n: int, ties: bool) -> None:
+@pytest.mark.parametrize("n", [1, 5, 6, 12, 30, 60])
+def test_signed_rank_is_scipys(n: int) -> None:
     d = RNG.normal(0.3, 1, n)
-    if ties:
-        d = np.round(d * 2) / 2
-        d[d == 0] = 0.5
-    # by all signs where ranks are tied, which scipy does up to 13 pairs; then it approximates
-    method = stats.PermutationMethod(n_resamples=99_999, rng=3) if ties else "exact"
-    wanted = stats.wilcoxon(d, method=method).pvalue
-    assert estimates.paired(d).p == pytest.approx(wanted, rel=0.05 if ties else 1e-9, abs=0.003)
+    wanted = stats.wilcoxon(d, method="exact").pvalue
+    assert estimates.paired(d).p == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("n", [1, 5, 12])
+def test_tied_differences_are_tested_by_all_signs(n: int) -> None:
+    d = np.round(RNG.normal(0.3, 1, n) * 2) / 2
+    d[::4] = 0.0
+    kept = np.abs(d[d != 0])
+    ranks = stats.rankdata(kept)
+    signs = np.array(list(itertools.product((0, 1), repeat=len(kept))))
+    sums, seen = signs @ ranks, float(ranks[d[d != 0] > 0].sum())
+    away = np.abs(sums - ranks.sum() / 2) >= abs(seen - ranks.sum() / 2) - 1e-9
+    assert estimates.paired(d).p == pytest.approx(float(away.mean()), rel=1e-9)
 
 
 def test_signed_rank_of_many_is_the_normal_approximation() -> None:
@@ -102,9 +109,9 @@ def test_student_is_scipys(df: int, p: float) -> None:
     assert estimates.student(p, df) == pytest.approx(stats.t.ppf(p, df), rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("deviation", [0.01, 0.03, 0.06, 0.2])
+@pytest.mark.parametrize("deviation", [0.01, 0.03, 0.06])
 def test_so_many_rounds_find_the_effect(deviation: float) -> None:
-    n, trials = estimates.rounds_needed(deviation, 0.05), 400
+    n, trials = estimates.rounds_needed(deviation, 0.05), 300
     error = 3 * math.sqrt(0.95 * 0.05 / trials)  # three standard errors
 
     def share(effect: float) -> float:

@@ -1,0 +1,182 @@
+"""``gpuedge bench run``, ``compare``, ``history`` and ``export`` from the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_fakes import FULL, result
+from test_bench_spec import fai_pep, written
+
+from gpuedge.bench import store
+from gpuedge.bench.graphs import GRAPHS
+from gpuedge.bench.results import BenchResult
+from gpuedge.cli import main as cli
+from gpuedge.graph.writer import to_bytes
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def speeds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Makes measuring answer at once; milliseconds by subject may be changed."""
+    known = {"cpu": 1.0, "onnxruntime": 1.2, "python=p": 1.0}
+    turn = [0]
+
+    def measure(case: Any, subjects: Any, **_: Any) -> list[BenchResult]:
+        turn[0] += 1
+        return [
+            result(s.text, ms=known[s.text], case=case.name, at=turn[0], seed=turn[0], **FULL)
+            if s.text in known
+            else BenchResult(case.name, s.text, f"2026-12-{turn[0]:02}", "board", "s",
+                             failed="not installed")
+            for s in subjects
+        ]  # fmt: skip
+
+    monkeypatch.setattr("gpuedge.cli.bench_actions.measure_case", measure)
+    return known
+
+
+def bench(*arguments: str | Path) -> int:
+    return cli.main(["bench", *map(str, arguments)])
+
+
+def document(capsys: Capture) -> dict[str, Any]:
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_run_prints_warm_and_cold_apart_and_keeps_all(
+    tmp_path: Path, speeds: object, capsys: Capture
+) -> None:
+    arguments = ("run", "lenet-28", "--on", "cpu,onnxruntime", "--peers", "--store", tmp_path)
+    assert bench(*arguments, "--html", tmp_path / "p.html") == 0
+    shown = capsys.readouterr().out
+    assert "warm runs, with 95 % intervals" in shown and "cold, and what it costs" in shown
+    assert "1.2" in shown and "not installed" in shown and "3.0 W, 0.12 J a run (RAPL)" in shown
+    assert "2.0e-07 of float64" in shown
+    assert [r.subject for r in store.kept(str(tmp_path))] == ["cpu", "onnxruntime", "openvino"]
+    assert "<svg" in (tmp_path / "p.html").read_text()
+
+
+def test_without_a_meter_the_words_are_not_available(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(
+        "gpuedge.cli.bench_actions.measure_case", lambda case, subjects, **_: [result("cpu")]
+    )
+    assert bench("run", "lenet-28") == 0
+    assert "not available" in capsys.readouterr().out
+    assert bench("run", "lenet-28", "--json") == 0
+    assert document(capsys)["results"][0]["power"] is None
+
+
+def test_a_specification_runs_as_it_is_and_names_what_it_cannot(
+    tmp_path: Path, speeds: object, capsys: Capture
+) -> None:
+    data = to_bytes(GRAPHS["relu-4k"]())
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "net.onnx").write_bytes(data)
+    body = fai_pep(sha256=hashlib.sha256(data).hexdigest())
+    body["tests"] = body["tests"][1:]
+    assert bench("run", written(tmp_path, body), "--json") == 0
+    found = document(capsys)
+    assert [r["case"] for r in found["results"]] == [
+        "net/dims-0", "net/tf", "net/many-1x3x8x8", "net/many-4x3x8x8"
+    ]  # fmt: skip
+    assert [(s["case"], "commands" in s["why"]) for s in found["skipped"]] == [("net/top1", True)]
+    assert bench("run", f"{tmp_path / 'spec.json'}#tf", "--json") == 0
+    assert len(document(capsys)["results"]) == 1
+    body["model"]["format"] = "caffe2"
+    assert bench("run", written(tmp_path, body)) == 2
+    assert "'caffe2', which is not ONNX" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "nothing"), "nothing that can be timed"),
+        (("run", "lenet28"), "did you mean 'lenet-28'"),
+        (("run", "lenet-28", "--on", "auto"), "auto is not compared"),
+        (("run", "lenet-28", "--rounds", "0"), "whole number from 1"),
+        (("run", "lenet-28", "--map", "x"), "NAME=VALUE"),
+        (("run", "lenet-28", "--check"), "--store FOLDER"),
+        (("run", "lenet-28", "--store", "/dev/null/x"), "cannot be written"),
+        (("run", "none.onnx"), "no model at none.onnx"),
+        (("compare", "cpu", "onnxruntime"), "no case to compare by"),
+        (("compare", "cpu", "."), "compared with saved results"),
+        (("compare", "cpu", "cpu", "--effect", "x"), "number of percent"),
+        (("history", "none"), "cannot be read"),
+        (("export", "."), "Nothing is to be written"),
+        (("bisect", "a", "b", "lenet-28", "--rounds", "2"), "at least 8 rounds"),
+        (("bisect", "a", "b", "lenet-28", "--repository", "/nowhere"), "git failed"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_runs(
+    arguments: tuple[str, ...], words: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("it was measured")
+
+    monkeypatch.setattr("gpuedge.cli.bench_actions.measure_case", never)
+    assert bench(*arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_compare_names_its_test_and_what_it_needs(speeds: object, capsys: Capture) -> None:
+    assert bench("compare", "cpu", "onnxruntime", "lenet-28", "--json") == 0
+    body = document(capsys)
+    (row,) = body["cases"]
+    assert row["ratio"]["value"] == pytest.approx(1.2, rel=0.03) and row["is_different"]
+    assert row["ratio"]["test"].startswith("Wilcoxon") and row["needed"] >= 6
+    assert bench("compare", "cpu", "python=p", "lenet-28") == 0
+    shown = capsys.readouterr().out
+    assert "~ " in shown and "A B B A" in shown and "to find 0.05" in shown
+    assert bench("compare", "cpu", "openvino", "lenet-28") == 1
+    assert "not installed" in capsys.readouterr().out
+
+
+def test_saved_results_are_compared_without_claiming_interleaving(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    for name, ms in (("a", 1.0), ("b", 1.3)):
+        store.keep([result("cpu", ms=9.0), result("cpu", at=1, ms=ms, session=name)],
+                   str(tmp_path / name))  # fmt: skip
+    assert bench("compare", tmp_path / "a", tmp_path / "b", "--json") == 0
+    body = document(capsys)
+    assert "not interleaved" in body["how"]
+    (row,) = body["cases"]
+    assert row["ratio"]["value"] == pytest.approx(1.3, rel=0.03)
+    assert row["ratio"]["test"].startswith("Mann-Whitney")
+
+
+def test_check_runs_a_suspect_again_and_fails_only_then(
+    tmp_path: Path, speeds: dict[str, float], capsys: Capture
+) -> None:
+    arguments = ("run", "lenet-28", "--store", tmp_path, "--check")
+    for _ in range(9):
+        assert bench(*arguments) == 0
+    capsys.readouterr()
+    assert len(store.kept(str(tmp_path))) == 9
+    speeds["cpu"] = 1.3
+    assert bench(*arguments) == 1
+    assert "Suspect, and run once more: lenet-28" in capsys.readouterr().err
+    assert len(store.kept(str(tmp_path))) == 11
+    assert bench("history", tmp_path, "--json", "--effect", "25") == 1
+    body = document(capsys)
+    (row,) = body["histories"]
+    assert row["state"] == "slower" and row["changes"][0]["ratio"] == pytest.approx(1.3, rel=0.03)
+    assert body["statistic"].startswith("Student's t") and row["iterations_needed"] >= 1
+    assert bench("history", tmp_path) == 1
+    assert "slower 1.3" in capsys.readouterr().out
+
+
+def test_exports_are_written(tmp_path: Path, capsys: Capture) -> None:
+    store.keep([result("cpu"), result("vulkan")], str(tmp_path / "s"))
+    files = [tmp_path / name for name in ("p.json", "asv", "p.html")]
+    options = zip(("--pytest-benchmark", "--asv", "--html"), files, strict=True)
+    assert bench("export", tmp_path / "s", *(word for pair in options for word in pair)) == 0
+    assert all(file.exists() for file in files)
+    assert len(json.loads(files[0].read_text())["benchmarks"]) == 2
