@@ -31,6 +31,7 @@ TOOLS = {
     "webnn-cases": ("tools/webnn_cases.py", "--resume"),
     "networks": ("tools/networks.py", "--run"),
     "variants": ("benchmarks/variants.py",),
+    "bench-power": ("tools/bench_power.py",),
     "arm64": ("tools/arm64.py",),
 }
 """Campaigns that are tools, with what they are given."""

@@ -23,7 +23,7 @@ LEAST_ROUNDS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BisectStep:
     """A commit that was compared with another one; `is_sure` where the interval decided."""
 
     commit: str
@@ -34,7 +34,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCommit:
     """The outcome.
 
     Attributes
@@ -45,7 +45,7 @@ class Found:
         The last fast one.
     total : Ratio
         Of the bad commit to the good one.
-    steps : tuple of Step
+    steps : tuple of BisectStep
         At most ceil(log2(number of commits)) + 2: the ends, the search, and `commit` against
         `before`.
     untestable : tuple of str
@@ -58,7 +58,7 @@ class Found:
     commit: str
     before: str
     total: Ratio
-    steps: tuple[Step, ...]
+    steps: tuple[BisectStep, ...]
     untestable: tuple[str, ...]
     is_confirmed: bool
 
@@ -74,10 +74,10 @@ class Bisection:
 
     def __init__(self, commits: list[str], measure: Measure, say: Say = lambda _: None) -> None:
         self._commits, self._measure, self._say = commits, measure, say
-        self._steps: list[Step] = []
+        self._steps: list[BisectStep] = []
         self._untestable: list[str] = []
 
-    def run(self) -> Found:
+    def run(self) -> FoundCommit:
         """Search.
 
         Raises
@@ -102,7 +102,7 @@ class Bisection:
         if is_confirmed and len(self._commits) > 2:
             last = self._step(low, high, 1.0)
             is_confirmed = last.ratio.low > 1 and last.ratio.value >= border
-        return Found(
+        return FoundCommit(
             self._commits[high], self._commits[low], total, tuple(self._steps),
             tuple(self._untestable), is_confirmed,
         )  # fmt: skip
@@ -122,12 +122,12 @@ class Bisection:
             return at
         return None
 
-    def _step(self, before: int, after: int, border: float) -> Step:
+    def _step(self, before: int, after: int, border: float) -> BisectStep:
         first, second = self._commits[before], self._commits[after]
         self._say(f"step {len(self._steps) + 1}: {second[:12]} against {first[:12]}")
         found = self._measure(first, second, border)
         is_sure = not found.low <= border <= found.high
-        step = Step(second, first, found, found.value > border, is_sure)
+        step = BisectStep(second, first, found, found.value > border, is_sure)
         self._steps.append(step)
         return step
 

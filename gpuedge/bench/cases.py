@@ -15,7 +15,7 @@ from gpuedge.bench.spec import (
     ITERATIONS,
     WARM_UP,
     Places,
-    Spec,
+    BenchSpec,
     SpecFile,
     SpecTest,
     chosen,
@@ -147,7 +147,7 @@ def cases_of(
         )
 
 
-def _of_spec(spec: Spec, test: SpecTest, places: Places) -> BenchCase | SkippedCase:
+def _of_spec(spec: BenchSpec, test: SpecTest, places: Places) -> BenchCase | SkippedCase:
     name = f"{spec.name}/{test.name}"
     if test.skipped or spec.model is None:
         return SkippedCase(name, test.skipped)

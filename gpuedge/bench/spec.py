@@ -73,7 +73,7 @@ class SpecTest:
 
 
 @dataclass(frozen=True, slots=True)
-class Spec:
+class BenchSpec:
     """A specification: one model and its tests."""
 
     path: Path
@@ -98,7 +98,7 @@ class Places:
     is_fetching: bool = False
 
 
-def read_spec(path: Path, strings: Mapping[str, str] | None = None) -> Spec:
+def read_spec(path: Path, strings: Mapping[str, str] | None = None) -> BenchSpec:
     """Read a specification; no file that it names is touched.
 
     Parameters
@@ -153,11 +153,11 @@ def _replaced(value: Any, token: str, by: str) -> Any:
     return value.replace(token, by) if isinstance(value, str) else value
 
 
-def _own(path: Path, body: Mapping[str, Any]) -> Spec:
+def _own(path: Path, body: Mapping[str, Any]) -> BenchSpec:
     name = body.get("name", path.stem)
     model = SpecFile(body["model"], body["model"], body.get("sha256"), None, "$")
     tests = [_own_test(test, i) for i, test in enumerate(body.get("tests", [{}]))]
-    return Spec(path, name, model, tuple(tests))
+    return BenchSpec(path, name, model, tuple(tests))
 
 
 def _own_test(test: Mapping[str, Any], at: int) -> SpecTest:
@@ -175,7 +175,7 @@ def _own_test(test: Mapping[str, Any], at: int) -> SpecTest:
     )  # fmt: skip
 
 
-def _fai_pep(path: Path, body: Mapping[str, Any]) -> Spec:
+def _fai_pep(path: Path, body: Mapping[str, Any]) -> BenchSpec:
     model = body["model"]
     files = _files(model.get("files", {}), "$.model.files")
     is_ours = model["format"].lower() == ONNX
@@ -186,7 +186,7 @@ def _fai_pep(path: Path, body: Mapping[str, Any]) -> Spec:
         )
     why = "" if is_ours else f"its model has the format {shown(model['format'])}, which is not ONNX"
     tests = [one for i, t in enumerate(body["tests"]) for one in _fai_pep_tests(t, i, why)]
-    return Spec(path, model["name"], chosen[0] if is_ours else None, tuple(tests))
+    return BenchSpec(path, model["name"], chosen[0] if is_ours else None, tuple(tests))
 
 
 def _fai_pep_tests(test: Mapping[str, Any], at: int, why: str) -> Iterator[SpecTest]:

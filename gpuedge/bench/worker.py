@@ -50,7 +50,7 @@ def peak_bytes() -> int | None:
     return size if sys.platform == "darwin" else size * 1024
 
 
-class Subject:
+class TimedWork:
     """What is timed."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ def main(log: str) -> None:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers, open(log, "ab") as said:
         os.dup2(said.fileno(), 1)  # what a runtime prints is no answer
         os.dup2(said.fileno(), 2)
-        subject = Subject()
+        subject = TimedWork()
         for line in sys.stdin:
             asked = json.loads(line)
             try:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuedge.bench.bisection import LEAST_ROUNDS, Bisection, Found, measure_commits
+from gpuedge.bench.bisection import LEAST_ROUNDS, Bisection, FoundCommit, measure_commits
 from gpuedge.bench.cases import BenchCase, SkippedCase, cases_of
 from gpuedge.bench.checkouts import Repository
 from gpuedge.bench.estimates import Quantile, Ratio, as_json, rounds_needed
@@ -249,29 +249,31 @@ def _states(place: str, results: Sequence[BenchResult]) -> dict[tuple[str, str, 
     }  # fmt: skip
 
 
+COLD_COLUMNS = ("subject", "start", "compile", "first run", "operations", "bytes", "memory",
+                "error", "power and energy")  # fmt: skip
+
+
 def _tables(
     results: Sequence[BenchResult], skipped: Sequence[SkippedCase]
 ) -> Iterator[str | Table]:
     """Yield a table of warm latencies for each case, one of the rest, and one of skipped tests."""
-    columns = ("subject", "p50", "p90", "p99", "runs/s", "relative to the first", "error", "device")
+    columns = ("subject", "p50", "p90", "p99", "runs/s", "ratio to the first", "device")
     for case in dict.fromkeys(result.case for result in results):
         members = [result for result in results if result.case == case]
         first = members[0]
         rows = []
         for one in members:
             if not one.blocks:
-                rows.append((one.subject, *[None] * 6, one.failed))
+                rows.append((one.subject, *[None] * 5, one.failed))
                 continue
             is_same = one is first or not first.blocks
             against = "1" if is_same else shown_ratio(ratio(first, one))
-            error = None if one.accuracy is None else _error(one)
             rows.append((one.subject, *map(shown_quantile, one.latency().values()),
-                         f"{one.throughput:.4g}", against, error, f"{one.device} {one.version}"
+                         f"{one.throughput:.4g}", against, f"{one.device} {one.version}"
                          ))  # fmt: skip
         yield Table(f"{case}: warm runs, with 95 % intervals", columns, rows)
-        yield Table(f"{case}: cold, and what it costs",
-                    ("subject", "start", "compile", "first run", "operations", "bytes", "memory",
-                     "power and energy"), [_cold(one) for one in members if one.cold])  # fmt: skip
+        cold = [_cold(one) for one in members if one.cold]
+        yield Table(f"{case}: cold, and what it costs", COLD_COLUMNS, cold)
     yield Table("Not run", ("test", "why"), [(one.name, one.why) for one in skipped])
 
 
@@ -280,7 +282,7 @@ def _error(result: BenchResult) -> str:
         return NOT_AVAILABLE
     relative = result.accuracy.relative
     size = "not finite" if relative is None else f"{relative:.1e}"
-    return f"{size} of {result.accuracy.reference}"
+    return f"{size} ({result.accuracy.reference})"
 
 
 def _cold(result: BenchResult) -> tuple[str, ...]:
@@ -293,13 +295,19 @@ def _cold(result: BenchResult) -> tuple[str, ...]:
         f"{p['watts']:.1f} W, {p['joules_per_run']:.3g} J a run ({p['meter']})"
         for p in result.power or ()
     )
-    return (result.subject, *map(duration, times), *costs, peak, power or NOT_AVAILABLE)
+    return (result.subject, *map(duration, times), *costs, peak, _error(result),
+            power or NOT_AVAILABLE)  # fmt: skip
 
 
 def shown_quantile(found: Quantile) -> str:
-    """Return a time with its interval, as ``1.2 ms [1.1, 1.4]``; a bound without samples is ?."""
-    bounds = ["?" if b is None else duration(b) for b in (found.low, found.high)]
-    return f"{duration(found.value)} [{bounds[0]}, {bounds[1]}]"
+    """Return a time with its interval, as ``1.2 [1.1, 1.4] ms``; ? is a bound without samples."""
+    unit = duration(found.value).partition(" ")[2]
+    size = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
+    value, *bounds = (
+        "?" if ns is None else f"{ns / size:.3g}" if ns < 1000 * size else f"{ns / size:.0f}"
+        for ns in (found.value, found.low, found.high)
+    )
+    return f"{value} [{', '.join(bounds)}] {unit}"
 
 
 def shown_ratio(found: Ratio) -> str:
@@ -462,7 +470,7 @@ def _bisect(options: argparse.Namespace, output: Output) -> int:
 
 
 def _bisect_body(
-    found: Found, commits: Sequence[str], repository: Repository, seconds: float
+    found: FoundCommit, commits: Sequence[str], repository: Repository, seconds: float
 ) -> dict[str, Any]:
     return {
         "schema": "gpuedge.bench.bisect/1", "commit": found.commit, "before": found.before,

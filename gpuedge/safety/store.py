@@ -113,6 +113,10 @@ FILES = (
         "as its signers say", None,
     ),
     FileKind(
+        "bench/*", "files of specifications, named by their SHA-256", "gpuedge bench --fetch",
+        "never", 2048 * MEGABYTE,
+    ),
+    FileKind(
         "**/lock", "keeps two processes from writing at once; empty", "every writer", "never", 8,
     ),
 )  # fmt: skip

@@ -7,15 +7,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import daily
+import farm
 import pytest
 from bench_fakes import FULL, result
+from farm import FARM
 from test_bench_spec import fai_pep, written
 
 from gpuedge.bench import store
+from gpuedge.bench.estimates import Quantile
 from gpuedge.bench.graphs import GRAPHS
 from gpuedge.bench.results import BenchResult
 from gpuedge.cli import main as cli
+from gpuedge.cli.bench_actions import shown_quantile
 from gpuedge.graph.writer import to_bytes
+
+ONE = daily.of_today(FARM)[daily.turn(2) :: 2]
+"""Today's driver, or both of two."""
 
 Capture = pytest.CaptureFixture[str]
 
@@ -56,7 +64,7 @@ def test_run_prints_warm_and_cold_apart_and_keeps_all(
     shown = capsys.readouterr().out
     assert "warm runs, with 95 % intervals" in shown and "cold, and what it costs" in shown
     assert "1.2" in shown and "not installed" in shown and "3.0 W, 0.12 J a run (RAPL)" in shown
-    assert "2.0e-07 of float64" in shown
+    assert "2.0e-07 (float64)" in shown
     assert [r.subject for r in store.kept(str(tmp_path))] == ["cpu", "onnxruntime", "openvino"]
     assert "<svg" in (tmp_path / "p.html").read_text()
 
@@ -180,3 +188,30 @@ def test_exports_are_written(tmp_path: Path, capsys: Capture) -> None:
     assert bench("export", tmp_path / "s", *(word for pair in options for word in pair)) == 0
     assert all(file.exists() for file in files)
     assert len(json.loads(files[0].read_text())["benchmarks"]) == 2
+
+
+def test_times_are_shown_in_one_unit() -> None:
+    assert shown_quantile(Quantile(1.234e6, 0.9e6, 1.5e9)) == "1.23 [0.9, 1500] ms"
+    assert shown_quantile(Quantile(40.0, None, None)) == "40 [?, ?] ns"
+
+
+@pytest.mark.driver
+@pytest.mark.parametrize("name", daily.others_long(FARM, ONE))
+def test_a_driver_is_timed_beside_the_cpu_and_is_right(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    farm.require(name)
+    for key, value in farm.environment_of(name).items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(farm.cache(name)))
+    device = farm.EVERY[name].device
+    arguments = ("run", "softmax-256x1000", "--on", f"{device},cpu", "--rounds", "1", "--json")
+    assert bench(*arguments) == 0
+    found = {row["subject"]: row for row in document(capsys)["results"]}
+    for row in found.values():
+        assert row["latency_ns"]["p50"]["value"] > 0 and row["cold_ns"]["open"] > 0
+        assert row["accuracy"]["reference"] == "float64" and row["work"]["flops"] == 1_024_000
+    # 16 bits where a level stores no more; a softmax of 1,000 is about 1e-3
+    assert found["cpu"]["accuracy"]["relative"] < 1e-5
+    assert found[device]["accuracy"]["relative"] < 1e-3
+    assert found[device]["device"] != "CPU"

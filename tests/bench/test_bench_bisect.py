@@ -22,7 +22,7 @@ RNG = np.random.default_rng(5)
 
 
 def search(count: int, first_slow: int, broken: tuple[int, ...] = (), noise: float = 0.01
-           ) -> tuple[bisection.Found, int]:  # fmt: skip
+           ) -> tuple[bisection.FoundCommit, int]:  # fmt: skip
     """Search commits "0" to `count`; those from `first_slow` on take 10 % longer."""
 
     def measure(before: str, after: str, border: float | None) -> Ratio:
