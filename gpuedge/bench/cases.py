@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from gpuedge.bench.graphs import GRAPHS, inputs_of
 from gpuedge.bench.spec import (
     ITERATIONS,
     WARM_UP,
-    Places,
     BenchSpec,
+    Places,
     SpecFile,
     SpecTest,
     chosen,
@@ -38,6 +39,9 @@ MOST_EXACT = 2e9
 
 CALL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """A Python function: ``module:function``."""
+
+TEXT = ".txt"
+"""What numbers in text have: one after another, as FAI-PEP keeps tensors."""
 
 GOLDEN, EXACT, CPU32 = "golden outputs", "float64", "the CPU path in float32"
 """What outputs are compared with."""
@@ -194,12 +198,14 @@ def prepared(case: BenchCase, folder: Path) -> ReadyCase:
 def _of_model(case: BenchCase) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
     """Return a model's graph, its inputs, and the outputs that the CPU makes of them."""
     model = read_model(str(case.source))
-    given = {n: _array(path, n) for n, path in (case.inputs or {}).items()}
-    shapes = {n: a.shape for n, a in given.items()}
-    shapes |= {n: s for n, s in (case.shapes or {}).items() if n not in shapes}
-    graph = model.specialise(shapes)
-    given = {n: a.astype(graph.types[n].dtype, copy=False) if n in graph.types else a
-             for n, a in given.items()}  # fmt: skip
+    files = case.inputs or {}
+    given = {n: _array(path, n) for n, path in files.items()}
+    shapes = {n: a.shape for n, a in given.items() if files[n].suffix != TEXT}
+    graph = model.specialise(shapes | dict(case.shapes or {}))
+    for n, path in files.items():
+        if path.suffix == TEXT and n in graph.types:  # which has neither a dtype nor a shape
+            kind = graph.types[n]
+            given[n] = _shaped(given[n].astype(kind.dtype), kind.shape, path)
     inputs = check_inputs(given, model) if given else None
     full = tuple(graph.shape(name) for name in graph.inputs)
     arrays, why = golden(model, model.with_shapes(full), inputs)
@@ -214,12 +220,21 @@ def _of_model(case: BenchCase) -> tuple[Graph, dict[str, Array], dict[str, Array
 def _array(path: Path, name: str) -> Array:
     """Return the array in a .npy, .npz or .txt file; pickled objects are never loaded."""
     try:
-        if path.suffix == ".txt":
+        if path.suffix == TEXT:
             return np.loadtxt(path, np.float64, ndmin=1)
         found = np.load(path, allow_pickle=False)
         return found[name] if isinstance(found, np.lib.npyio.NpzFile) else np.asarray(found)
     except Exception as error:  # numpy's parsers raise whatever they raise
         raise InputError(f"{path} holds no array of numbers that is read: {error}.") from None
+
+
+def _shaped(array: Array, shape: tuple[int, ...], path: Path) -> Array:
+    if array.size != prod(shape):
+        raise InputError(
+            f"{path} does not fit the model.",
+            known=f"it holds {array.size} numbers, and {'x'.join(map(str, shape))} are needed",
+        )
+    return array.reshape(shape)
 
 
 def _right(
@@ -235,8 +250,7 @@ def _right(
                 known=f"it has {', '.join(graph.outputs)}",
             )
         return {
-            n: _array(path, n).reshape(graph.shape(n)) if path.suffix == ".txt" else _array(path, n)
-            for n, path in case.outputs.items()
+            n: _shaped(_array(path, n), graph.shape(n), path) for n, path in case.outputs.items()
         }, GOLDEN
     if flops <= MOST_EXACT or not known:
         try:

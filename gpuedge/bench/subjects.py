@@ -147,9 +147,11 @@ class TimedProcess:
             self._end()
             return {"failed": self.failed}
         self._signal("SIGSTOP")
-        answer: dict[str, Any] = json.loads(line)
-        if "failed" in answer:
-            self.failed = str(answer["failed"])
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except ValueError:  # printed by what Python imports at its start, before the worker
+            answer = {"failed": f"it printed {plain(line.decode(errors='replace').strip(), 80)}"}
+        self.failed = str(answer.get("failed", ""))
         return answer
 
     def _end(self) -> None:

@@ -313,8 +313,9 @@ def shown_quantile(found: Quantile) -> str:
 def shown_ratio(found: Ratio) -> str:
     """Return a ratio with its interval; ~ where it may be 1."""
     mark = "" if found.is_different else "~ "
+    low = "?" if found.low == 0 else f"{found.low:.3f}"
     high = "?" if math.isinf(found.high) else f"{found.high:.3f}"
-    return f"{mark}{found.value:.3f}x [{found.low:.3f}, {high}]"
+    return f"{mark}{found.value:.3f}x [{low}, {high}]"
 
 
 def _compare(options: argparse.Namespace, output: Output) -> int:
