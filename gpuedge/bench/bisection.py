@@ -142,9 +142,8 @@ def measure_commits(
         with ExitStack() as stack:
             subjects = [stack.enter_context(repository.checked_out(name)) for name in names]
             timed = stack.enter_context(interleaved(case, subjects))
-            runs = timed.runs_of(rounds)
             for at in range(rounds):
-                timed.round(runs)
+                timed.round(rounds)
                 first, second = timed.results()
                 failed = next((r for r in (first, second) if r.failed), None)
                 if failed is not None:

@@ -14,10 +14,13 @@ SCHEMA = "gpuedge.bench.result/1"
 
 PERCENTILES = (50, 90, 99)
 
+COLD = ("open", "compile", "first")
+"""What happens once in a process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cold:
-    """The first of everything: each happens once in a process, and is never mixed with warm runs.
+    """The first of everything in one process, never mixed with warm runs.
 
     Attributes
     ----------
@@ -70,6 +73,8 @@ class BenchResult:
         The same for all subjects that were interleaved.
     failed : str
         Why there are no numbers; empty if there are.
+    cold : tuple of Cold
+        One for each process that was started.
     blocks : tuple of tuple of int
         Nanoseconds of every warm run, block by block.
     lead_ns : tuple of int
@@ -90,7 +95,7 @@ class BenchResult:
     device: str = ""
     python: str = ""
     failed: str = ""
-    cold: Cold | None = None
+    cold: tuple[Cold, ...] = ()
     blocks: tuple[tuple[int, ...], ...] = ()
     lead_ns: tuple[int, ...] = ()
     accuracy: Accuracy | None = None
@@ -112,6 +117,17 @@ class BenchResult:
     def latency(self) -> dict[str, Quantile]:
         """Return the percentiles of warm latency in nanoseconds, by name such as ``p90``."""
         return {f"p{p}": quantile(self.warm, p / 100) for p in PERCENTILES} if self.blocks else {}
+
+    def starts(self) -> dict[str, Quantile]:
+        """Return medians over processes of what is cold, in nanoseconds."""
+        return (
+            {
+                name: quantile([getattr(cold, f"{name}_ns") for cold in self.cold], 0.5)
+                for name in COLD
+            }
+            if self.cold
+            else {}
+        )
 
     @property
     def throughput(self) -> float | None:
@@ -136,9 +152,8 @@ class BenchResult:
             "runs": len(self.warm),
             "latency_ns": {n: as_json(q) for n, q in self.latency().items()},
             "throughput_per_s": self.throughput,
-            "cold_ns": None if self.cold is None else {
-                "open": self.cold.open_ns, "compile": self.cold.compile_ns,
-                "first": self.cold.first_ns},
+            "cold_ns": {n: as_json(q) for n, q in self.starts().items()},
+            "starts": len(self.cold),
             "accuracy": None if self.accuracy is None else {
                 "absolute": self.accuracy.absolute, "relative": self.accuracy.relative,
                 "reference": self.accuracy.reference},

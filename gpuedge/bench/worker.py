@@ -21,8 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 PR_SET_PDEATHSIG = 1
 """Of `prctl` (linux/prctl.h): the signal that a process gets when its parent has died."""
 
@@ -66,7 +64,11 @@ class TimedWork:
             about = {"device": "Python", "version": "", "file": found.__file__ or ""}
             opened = loaded = time.perf_counter_ns()
         else:
-            with np.load(asked["inputs"]) as file:  # in order: names are whatever a model has
+            import numpy as np  # not for a function, which may do without
+
+            with np.load(
+                asked["inputs"], allow_pickle=False
+            ) as file:  # in order: names are whatever a model has
                 feeds = {n: file[f"arr_{i}"] for i, n in enumerate(asked["names"])}
             begin = time.perf_counter_ns()
             load = _peers().begin(asked["peer"], asked["model"], feeds, asked["device"])
@@ -79,7 +81,11 @@ class TimedWork:
         first = time.perf_counter_ns()
         names = [] if asked.get("call") else list(outputs)
         if names:
-            np.savez(asked["outputs"], *(np.asarray(outputs[name]) for name in names))
+            import numpy as np
+
+            arrays = (np.asarray(outputs[name]) for name in names)
+            # texts as numpy's own, which need no pickle
+            np.savez(asked["outputs"], *(a.astype(str) if a.dtype == object else a for a in arrays))
         took = {
             "open_ns": opened - begin,
             "compile_ns": loaded - opened,

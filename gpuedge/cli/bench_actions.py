@@ -102,7 +102,8 @@ CASE = (
 
 def _add_rounds(add: Callable[..., Any], rounds: int) -> None:
     add("--rounds", type=whole(1, MAX_ROUNDS), default=rounds, metavar="N",
-        help=f"rounds, of two blocks on each side: 1 to {MAX_ROUNDS} ({rounds})")  # fmt: skip
+        help=f"rounds, each with new processes and two blocks on each side: 1 to {MAX_ROUNDS} "
+        f"({rounds})")  # fmt: skip
 
 
 def _add_files(add: Callable[..., Any]) -> None:
@@ -273,7 +274,11 @@ def _tables(
                          ))  # fmt: skip
         yield Table(f"{case}: warm runs, with 95 % intervals", columns, rows)
         cold = [_cold(one) for one in members if one.cold]
-        yield Table(f"{case}: cold, and what it costs", COLD_COLUMNS, cold)
+        yield Table(
+            f"{case}: cold, medians of {len(members[0].cold)} starts; and what it costs",
+            COLD_COLUMNS,
+            cold,
+        )
     yield Table("Not run", ("test", "why"), [(one.name, one.why) for one in skipped])
 
 
@@ -286,8 +291,7 @@ def _error(result: BenchResult) -> str:
 
 
 def _cold(result: BenchResult) -> tuple[str, ...]:
-    cold, work = result.cold, result.work
-    times = [] if cold is None else [cold.open_ns, cold.compile_ns, cold.first_ns]
+    work, times = result.work, [shown_quantile(found) for found in result.starts().values()]
     costs = [NOT_AVAILABLE] * 2 if work is None else [
         f"{work[name]:.4g}" for name in ("flops", "bytes_moved")]  # fmt: skip
     peak = NOT_AVAILABLE if result.peak_bytes is None else f"{result.peak_bytes / 2**20:.0f} MiB"
@@ -295,7 +299,7 @@ def _cold(result: BenchResult) -> tuple[str, ...]:
         f"{p['watts']:.1f} W, {p['joules_per_run']:.3g} J a run ({p['meter']})"
         for p in result.power or ()
     )
-    return (result.subject, *map(duration, times), *costs, peak, _error(result),
+    return (result.subject, *times, *costs, peak, _error(result),
             power or NOT_AVAILABLE)  # fmt: skip
 
 

@@ -23,7 +23,8 @@ def result(
     times = np.exp(rng.normal(np.log(ms * MS), 0.05, (blocks, runs)))
     return BenchResult(
         case, subject, f"2026-11-{1 + at:02}T10:00:00.000000Z", "board", session, "0.1.0",
-        more.pop("commit", ""), "a GPU", "3.12.1", "", Cold(5 * MS, 7 * MS, 3 * MS, (2 * MS,)),
+        more.pop("commit", ""), "a GPU", "3.12.1", "",
+        (Cold(5 * MS, 7 * MS, 3 * MS, (2 * MS,)),) * 12,
         tuple(tuple(int(ns) for ns in block) for block in times), (3 * MS,) * blocks, **more,
     )  # fmt: skip
 

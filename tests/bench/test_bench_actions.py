@@ -62,7 +62,7 @@ def test_run_prints_warm_and_cold_apart_and_keeps_all(
     arguments = ("run", "lenet-28", "--on", "cpu,onnxruntime", "--peers", "--store", tmp_path)
     assert bench(*arguments, "--html", tmp_path / "p.html") == 0
     shown = capsys.readouterr().out
-    assert "warm runs, with 95 % intervals" in shown and "cold, and what it costs" in shown
+    assert "warm runs, with 95 % intervals" in shown and "cold, medians of 12 starts" in shown
     assert "1.2" in shown and "not installed" in shown and "3.0 W, 0.12 J a run (RAPL)" in shown
     assert "2.0e-07 (float64)" in shown
     assert [r.subject for r in store.kept(str(tmp_path))] == ["cpu", "onnxruntime", "openvino"]
