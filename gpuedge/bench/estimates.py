@@ -30,7 +30,7 @@ ROOT_HALF_PI = math.sqrt(math.pi / 2)
 """Standard error of a median over that of a mean, of normal numbers."""
 
 SIGNED_RANK = "Wilcoxon signed-rank test of rounds"
-RANK_SUM = "Mann-Whitney U test of blocks"
+RANK_SUM = "Mann-Whitney U test of rounds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Ratio:
     test : str
         `SIGNED_RANK` or `RANK_SUM`.
     n : int
-        Rounds; of `RANK_SUM` the blocks of both sides.
+        Rounds; of `RANK_SUM` those of both sides.
     spread : float
-        Standard deviation of the logarithms, of one round or block.
+        Standard deviation of the logarithms, of one round.
     """
 
     value: float
@@ -135,7 +135,7 @@ def paired(differences: Sequence[float], level: float = LEVEL) -> Ratio:
 
 
 def unpaired(before: Sequence[float], after: Sequence[float], level: float = LEVEL) -> Ratio:
-    """Return the ratio of `after` to `before`, logarithms of blocks that were not interleaved.
+    """Return the ratio of `after` to `before`, logarithms of rounds that were not interleaved.
 
     The Mann-Whitney U test by its normal approximation (corrected for ties and continuity), and the
     Hodges-Lehmann estimate with its interval (Hollander, Wolfe and Chicken, 4.1 to 4.3). It knows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -166,13 +166,9 @@ class BenchResult:
 def ratio(before: BenchResult, after: BenchResult, level: float = LEVEL) -> Ratio:
     """Return how many times as long `after` takes; both have times.
 
-    By rounds where the two were interleaved, else by blocks.
+    Round by round where the two were interleaved; else their rounds are not paired.
     """
     if before.session == after.session:
         pairs = zip(before.rounds, after.rounds, strict=False)
         return paired([b - a for a, b in pairs], level)
-    return unpaired(_logs(before.blocks), _logs(after.blocks), level)
-
-
-def _logs(blocks: Sequence[Sequence[int]]) -> list[float]:
-    return [math.log(median(block)) for block in blocks]
+    return unpaired(before.rounds, after.rounds, level)
