@@ -209,7 +209,7 @@ def test_a_driver_is_timed_beside_the_cpu_and_is_right(
     assert bench(*arguments) == 0
     found = {row["subject"]: row for row in document(capsys)["results"]}
     for row in found.values():
-        assert row["latency_ns"]["p50"]["value"] > 0 and row["cold_ns"]["open"] > 0
+        assert row["latency_ns"]["p50"]["value"] > 0 and row["cold_ns"]["open"]["value"] > 0
         assert row["accuracy"]["reference"] == "float64" and row["work"]["flops"] == 1_024_000
     # 16 bits where a level stores no more; a softmax of 1,000 is about 1e-3
     assert found["cpu"]["accuracy"]["relative"] < 1e-5
