@@ -16,7 +16,7 @@ import pytest
 from gpuedge.cli import main as cli
 from gpuedge.conformance import runner
 from gpuedge.conformance.catalogue import everything
-from gpuedge.conformance.results import read
+from gpuedge.conformance.results import only, read
 from gpuedge.core.errors import NoUsableDeviceError
 
 CHILD = next(Path(__file__).parents[1].rglob("conformance_child.py"))
@@ -29,7 +29,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     def touched(*_: object) -> None:
         raise AssertionError("a driver was touched")
 
-    monkeypatch.setattr("gpuedge.cli.conformance._device", touched)
+    monkeypatch.setattr("gpuedge.cli.running.devices", touched)
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def there(**fates: str) -> None:
         command = (sys.executable, str(CHILD), json.dumps(fates))
         monkeypatch.setattr(runner, "COMMAND", command)
-        found = {"schema": "gpuedge.conformance/1", "device": "fake:0", "identity": IDENTITY}
-        monkeypatch.setattr("gpuedge.cli.conformance._device", lambda *_: dict(found))
+        found = [("fake:0", IDENTITY)]
+        monkeypatch.setattr("gpuedge.cli.running.devices", lambda *_: found)
 
     return there
 
@@ -155,8 +155,8 @@ def test_a_good_run_writes_both_files(
     assert captured.err == ""
     assert body["counts"]["passed"] == len(ADDS) and body["counts"]["not_run"] == 0
     assert body["caps"] == {"level": "fake"} and body["versions"]["gpuedge"]
-    found, damaged = read(str(lines))
-    assert damaged == 0 and set(found.rows) == set(ADDS)
+    found = read(str(lines))
+    assert not found.damaged and set(found.parts[0].rows) == set(ADDS)
     assert len(list(ElementTree.parse(report).iter("testcase"))) == len(ADDS)
 
 
@@ -179,14 +179,14 @@ def test_device_that_does_not_open(
 ) -> None:
     device(open=fate)
     assert run(*RUN, "--jsonl", tmp_path / "r.jsonl") == code
-    assert read(str(tmp_path / "r.jsonl"))[0].rows == {}
+    assert only(str(tmp_path / "r.jsonl")).rows == {}
 
 
 def test_missing_device(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*_: object) -> None:
         raise NoUsableDeviceError("It is not here.")
 
-    monkeypatch.setattr("gpuedge.cli.conformance._device", absent)
+    monkeypatch.setattr("gpuedge.cli.running.devices", absent)
     assert run(*RUN) == 3
 
 
@@ -202,8 +202,8 @@ def test_resuming_runs_what_is_missing(
     capsys.readouterr()
     assert run(*RUN, "--jsonl", lines, "--resume", lines) == 1
     err = capsys.readouterr().err
-    assert "1 damaged lines" in err and f"4 of {len(ADDS)} cases are in" in err
-    found = [r["status"] for r in read(str(lines))[0].rows.values()]
+    assert "1 damaged line left out (line 6)" in err and f"4 of {len(ADDS)} cases are in" in err
+    found = [r["status"] for r in only(str(lines)).rows.values()]
     assert found.count("error") == len(ADDS) - 4
     assert run(*RUN, "--jsonl", lines, "--resume", lines) == 1
     assert "no cases left" not in capsys.readouterr().err
@@ -218,7 +218,7 @@ def test_resuming_a_file_that_lost_its_header_starts_over(
     for _ in range(2):
         assert run(*RUN, "--jsonl", lines, "--resume", lines) == 0
         assert "has no header, so that the run starts over" in capsys.readouterr().err
-        assert set(read(str(lines))[0].rows) == set(ADDS)
+        assert set(only(str(lines)).rows) == set(ADDS)
         lines.write_bytes(lines.read_bytes().partition(b"\n")[2])
 
 
@@ -236,5 +236,5 @@ def test_an_interrupted_run_keeps_what_it_found(
 
     monkeypatch.setattr(runner.Runner, "rows", rows)
     assert run(*RUN, "--jsonl", tmp_path / "r.jsonl", "--junit", tmp_path / "r.xml") == 130
-    assert set(read(str(tmp_path / "r.jsonl"))[0].rows) == set(ADDS[:3])
+    assert set(only(str(tmp_path / "r.jsonl")).rows) == set(ADDS[:3])
     assert len(list(ElementTree.parse(tmp_path / "r.xml").iter("testcase"))) == 3
