@@ -21,9 +21,17 @@ from gpuedge.conformance import expectations
 from gpuedge.conformance.bench import STATUSES
 from gpuedge.conformance.catalogue import everything
 from gpuedge.conformance.comparing import LISTS, NEW_FAILURES, compare
-from gpuedge.conformance.formats import FORMATS, tap
+from gpuedge.conformance.formats import FORMATS, tap, why
 from gpuedge.conformance.merging import Merged, merge, merged_told
-from gpuedge.conformance.results import Results, ResultSet, described, read, summary
+from gpuedge.conformance.results import (
+    XPASSED,
+    Results,
+    ResultSet,
+    described,
+    outcome,
+    read,
+    summary,
+)
 from gpuedge.core.errors import InputError, UsageError
 from gpuedge.core.text import Table
 from gpuedge.safety.paths import is_stream, save_named
@@ -107,6 +115,8 @@ def _run(options: argparse.Namespace, output: Output) -> int:
     old = None if options.resume is None else _resumed(options.resume, output)
     found = running.devices(options.device, "conformance run", output)
     extra: dict[str, Any] = {"shard": "{}/{}".format(*options.shard), "labels": dict(options.label)}
+    if options.only or options.case:
+        extra["only"] = [*options.only, *options.case]
     if options.shuffle is not None:
         extra["shuffle"] = options.shuffle
     campaign = running.Campaign(
@@ -214,15 +224,15 @@ def _parts(found: ResultSet, body: Mapping[str, Any]) -> Iterator[str | Table]:
     else:
         yield Table("Conformance", DEVICES, [_device(part, body) for part in found])
     problems = [
-        (row["status"], f"{row['device']} {row['id']}" if len(found.parts) > 1 else row["id"],
-         row.get("reason", ""))
+        ("unexpected pass" if outcome(row) == XPASSED else row["status"],
+         f"{row['device']} {row['id']}" if len(found.parts) > 1 else row["id"], why(row))
         for row in body["problems"][:SHOWN_PROBLEMS]
     ]  # fmt: skip
     yield Table("What did not pass", ("status", "case", "reason"), problems)
-    why = list(body["skipped"].items())
-    yield from (f"{count} skipped: {reason}" for reason, count in why[:SHOWN_PROBLEMS])
-    if len(why) > SHOWN_PROBLEMS:
-        yield f"{sum(n for _, n in why[SHOWN_PROBLEMS:])} skipped for other reasons"
+    skipped = list(body["skipped"].items())
+    yield from (f"{count} skipped: {reason}" for reason, count in skipped[:SHOWN_PROBLEMS])
+    if len(skipped) > SHOWN_PROBLEMS:
+        yield f"{sum(n for _, n in skipped[SHOWN_PROBLEMS:])} skipped for other reasons"
     for note in body["notes"]:
         yield f"note: {note}"
     counts = body["counts"]
@@ -315,13 +325,14 @@ TOLD = {
 
 def _compared_parts(body: Mapping[str, Any]) -> Iterator[str | Table]:
     for pair in body["devices"]:
-        told = [(name, *values) for name, values in pair["header"].items()]
-        title = f"{pair['baseline'] or 'nothing'} and {pair['new'] or 'nothing'}"
-        yield Table(title, ("what", "baseline", "new"), told)
+        told = [(name, f"{was or '-'} -> {now or '-'}")
+                for name, (was, now) in pair["header"].items()]  # fmt: skip
+        title = f"{pair['baseline']} and {pair['new']}: {pair['cases']} cases in both"
+        yield Table(title, ("what", "baseline -> new"), told) if told else title
     for name in LISTS:
         rows = [
             (each["device"], each["id"], _brief(each["baseline"]), _brief(each["new"]),
-             (each["new"] or {}).get("reason", ""))
+             (each["new"] or {}).get("why", ""))
             for each in body[name][:SHOWN_PROBLEMS]
         ]  # fmt: skip
         yield Table(TOLD[name], ("device", "case", "baseline", "new", "reason"), rows)
@@ -332,7 +343,7 @@ def _brief(told: Mapping[str, Any] | None) -> str | None:
     if told is None:
         return None
     worst = f" ({told['worst']:.3g})" if "worst" in told else ""
-    return f"{told['status']}{worst}"
+    return f"{told['outcome'] if told['outcome'] == XPASSED else told['status']}{worst}"
 
 
 def _read_all(files: Sequence[str], output: Output) -> dict[str, ResultSet]:

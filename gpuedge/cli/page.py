@@ -21,6 +21,7 @@ from gpuedge.conformance.results import (
     flattened,
     reasons,
 )
+from gpuedge.core.text import Table
 from gpuedge.safety.packages import needed
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -57,9 +58,13 @@ def load_jinja() -> Any:
 
 
 def page(
-    found: ResultSet, not_run: Mapping[str, int] | None = None, notes: Sequence[str] = ()
-) -> bytes:
-    """Return the page; `not_run` is how many cases of a device have no row."""
+    found: ResultSet, not_run: Mapping[str, int] | None = None, notes: Sequence[str] = (),
+    tables: Sequence[Table] = (), title: str = "gpuedge conformance",
+) -> bytes:  # fmt: skip
+    """Return the page; `not_run` is how many cases of a device have no row.
+
+    `tables` stand above what is said of the devices.
+    """
     jinja2 = load_jinja()
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -67,7 +72,9 @@ def page(
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     devices = [_device(part, (not_run or {}).get(part.device, 0)) for part in found]
     legend = list(zip(LEVELS, LEGEND, strict=True))
-    text = template.render(devices=devices, notes=notes, legend=legend)
+    text = template.render(
+        devices=devices, notes=notes, legend=legend, tables=tables, title=title
+    )  # fmt: skip
     return str(text).encode("utf-8", "replace")
 
 
@@ -81,7 +88,7 @@ def _device(part: Results, not_run: int) -> dict[str, Any]:
     return {
         "name": part.device,
         "title": str((header.get("identity") or {}).get("name", "")),
-        "is_good": part.is_good and not not_run and "error" not in header,
+        "came_to": "failed" if not part.is_good else "incomplete" if not_run else "passed",
         "error": header.get("error"),
         "counts": [(n, told) for key, told in COUNTED if (n := counts[key]) or key in ALWAYS],
         "operations": families(part.rows.values()),
@@ -118,7 +125,7 @@ def _case(row: Mapping[str, Any], why: str) -> dict[str, Any]:
         "kernels": ", ".join(row.get("kernels") or ()),
         "again": row.get("again"),
         "picture": picture(rows) if rows else None,
-        "size": (max(64, min(384, 12 * len(rows[0]))) if rows else 0),
+        "size": len(rows[0]) * max(4, min(12, 192 // max(len(rows), len(rows[0])))) if rows else 0,
     }
 
 

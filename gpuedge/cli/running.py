@@ -145,9 +145,8 @@ class Campaign:
                     if again or "again" not in row:  # what came out as before was told
                         output.log(f"{row['status']}: {row['id']}: {row.get('reason', '')}{again}")
         finally:
-            # what a child has said of the device
-            told = {k: v for k, v in (runner.header or {}).items() if k != "versions"}
-            part.header |= self._shown(told)
+            if runner.header is not None:
+                part.header["caps"] = self._shown(runner.header["caps"])
             part.header["seconds"] = round(time.monotonic() - start, 2)
             self.notes += runner.notes
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gpuedge.capdb.identity.names import model
 from gpuedge.capdb.judgement import lookup
 from gpuedge.conformance import SCHEMA
 from gpuedge.conformance.bench import Row, versions
@@ -18,10 +19,16 @@ from gpuedge.safety import machine
 NAMES = ("name", "GL_RENDERER", "deviceUUID")
 """Fields of an identity that name the device."""
 
+PRODUCT = ("model", "product", "device")
+"""What a machine says of its kind (`gpuedge.safety.machine.description`)."""
+
 LEAST = 4
 """Letters of a name that is replaced within other text, too."""
 
 DIGITS = 12
+
+KEPT = frozenset({"schema", "device", "id", "op", "status"})
+"""Keys whose values stay: what a device is called here, and names of cases."""
 
 
 class Redaction:
@@ -49,7 +56,7 @@ class Redaction:
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, Mapping):
-            return {key: self(each) for key, each in value.items()}
+            return {k: each if k in KEPT else self(each) for k, each in value.items()}
         if isinstance(value, (list, tuple)):
             return [self(each) for each in value]
         return value
@@ -64,9 +71,21 @@ class Redaction:
 
 
 def secrets(identities: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> list[str | None]:
-    """Return what `--redact` hides: host, serial number, values of labels, names of devices."""
-    names = [identity.get(name) for identity in identities for name in NAMES]
-    return [platform.node(), machine.serial(), *labels.values(), *names]
+    """Return what `--redact` hides.
+
+    That is host, serial number, values of labels, and names of devices and of what they are in.
+    """
+    here = machine.description()
+    texts = [platform.node(), machine.serial(), *labels.values(), *map(here.get, PRODUCT)]
+    for identity in identities:
+        texts += [identity.get(name) for name in NAMES]
+        try:
+            name = model(Identity.from_dict(identity))
+        except (GpuEdgeError, ValueError):
+            continue
+        # of a rasteriser the name of the driver, which stays
+        texts += [name] if name not in (identity.get("driverName"), None) else []
+    return texts
 
 
 def header(device: str, identity: Mapping[str, Any], **more: Any) -> Row:

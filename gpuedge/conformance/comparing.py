@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuedge.conformance.bench import PASSED, Row
-from gpuedge.conformance.results import Results, ResultSet, at, flattened, is_wrong
+from gpuedge.conformance.formats import why
+from gpuedge.conformance.results import Results, ResultSet, at, flattened, is_wrong, outcome
 
 SCHEMA = "gpuedge.conformance.compare/1"
 
@@ -32,10 +33,11 @@ def compare(before: ResultSet, now: ResultSet, factor: float) -> dict[str, Any]:
     lists: dict[str, list[Row]] = {name: [] for name in LISTS}
     devices = []
     for old, new in _pairs(before, now):
-        devices.append({
-            "baseline": old.device, "new": new.device, "cases": len(old.rows.keys() & new.rows),
-            "header": _differences(old.header, new.header),
-        })  # fmt: skip
+        if old.header and new.header:
+            devices.append({
+                "baseline": old.device, "new": new.device, "cases": len(old.rows.keys() & new.rows),
+                "header": _differences(old.header, new.header),
+            })  # fmt: skip
         for name in sorted(old.rows.keys() | new.rows):
             was, got = old.rows.get(name), new.rows.get(name)
             told = {
@@ -76,8 +78,10 @@ def _kinds(was: Row | None, got: Row | None, factor: float) -> Iterator[str]:
 
 
 def _told(row: Row | None) -> Row | None:
-    names = ("status", "worst", "code", "reason", "expectation")
-    return None if row is None else {name: row[name] for name in names if row.get(name) is not None}
+    if row is None:
+        return None
+    worst = {} if row.get("worst") is None else {"worst": row["worst"]}
+    return {"status": row["status"], "outcome": outcome(row), "why": why(row), **worst}
 
 
 def _differences(old: Row, new: Row) -> dict[str, list[str | None]]:

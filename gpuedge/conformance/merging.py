@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from gpuedge.conformance.bench import FLAKE, PASSED, SKIPPED, STATUSES
@@ -72,7 +73,7 @@ def _place(results: ResultSet, part: Results, file: str) -> Results:
         number += 1
         name = f"{part.device}~{number}"
     if whole is None:
-        whole = Results({**part.header, "device": name})
+        whole = Results({"only": ["*"], **part.header, "device": name})
         results.parts.append(whole)
         return whole
     for key, said in (("profile", "profile"), ("versions.gpuedge", "version of gpuedge")):
@@ -87,6 +88,7 @@ def _place(results: ResultSet, part: Results, file: str) -> Results:
     seconds = (each.header.get("seconds") or 0 for each in (whole, part))
     whole.header["seconds"] = round(sum(seconds), 2)
     whole.header.setdefault("caps", part.header.get("caps", {}))
+    whole.header["only"] = sorted({*whole.header["only"], *part.header.get("only", ["*"])})
     return whole
 
 
@@ -107,9 +109,16 @@ def _count(made: Merged, part: Results, shards: set[str]) -> None:
                    for n in counts]  # fmt: skip
         if all(lacking):
             made.missing[part.device] = min(lacking, key=len)
+    if "*" in part.header["only"]:
+        part.header["only"] = ["*"]
     profile = part.header.get("profile")
     if profile in PROFILES:
-        lacks = [case.id for case in everything(profile) if case.id not in part.rows]
+        lacks = [
+            case.id
+            for case in everything(profile)
+            if case.id not in part.rows
+            and any(case.id == glob or fnmatchcase(case.id, glob) for glob in part.header["only"])
+        ]
         if lacks:
             made.absent[part.device] = len(lacks)
 

@@ -77,6 +77,7 @@ class HeaderFields(Record):
     labels: Mapping[str, str] = {}
     database: Annotated[Mapping[str, Any], DatabaseTold] = {}
     profile: str = ""
+    only: tuple[str, ...] = ()
     shard: Annotated[str, SHARDS] = "1/1"
     host: str | None = None
     serial: str | None = None
