@@ -18,8 +18,8 @@ from gpuedge.conformance.case import Case
 from gpuedge.conformance.expectations import Expectation, Expectations
 from gpuedge.conformance.results import Results, ResultSet, check_same
 from gpuedge.conformance.runner import CASE_S, Runner
-from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError, InputError, NoUsableDeviceError, UsageError
+from gpuedge.runtime.strings import AUTO, wanted
 
 UNSUPPORTED = "unsupported"
 """The kind of expectation whose cases are not run."""
@@ -198,7 +198,7 @@ def devices(named: Sequence[str] | None, verb: str, output: Output) -> list[tupl
         There is no such device, or none that works.
     """
     asked: Sequence[str | None] = named or ()
-    if not asked and config.get("device").source != "default":
+    if not asked and wanted(None) != AUTO:
         asked = [None]  # the setting's
     if asked:
         rows = [named_gpu(each, verb, output) for each in asked]
