@@ -163,8 +163,8 @@ def _check_files(
     seen: dict[str, str] = {}
     for name in (*outputs, *inputs, *FILES):
         named = getattr(options, name)
-        if not named or is_stream(named):
-            continue
+        if not named or "\0" in named or is_stream(named):
+            continue  # what no file can be called is told by who opens it
         first = seen.setdefault(realpath(named), name)
         if first != name and {first, name} != {"jsonl", "resume"}:
             raise UsageError(
