@@ -118,12 +118,15 @@ class Results:
         return str(self.header.get("device", ""))
 
     def counts(self) -> dict[str, int]:
-        """Return how many cases came to each status and to each outcome that is none.
+        """Return how many cases came to what.
 
-        ``executed`` are those that were run and are not in quarantine.
+        By status those of which nothing was expected or that were not run, the others by outcome.
+        ``unsupported`` are those ``skipped``; ``executed`` were run and are not in quarantine,
+        whatever was expected of them.
         """
         rows = self.rows.values()
-        by_status, came_to = Counter(r["status"] for r in rows), Counter(map(outcome, rows))
+        came_to = Counter(map(outcome, rows))
+        by_status = Counter(r["status"] for r in rows if outcome(r) in (PASSED, BAD, UNSUPPORTED))
         counted = (UNSUPPORTED, QUARANTINED, XFAILED, XPASSED)
         return {
             "cases": len(rows),
