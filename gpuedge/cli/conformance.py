@@ -169,7 +169,7 @@ def _check_files(
         if first != name and {first, name} != {"jsonl", "resume"}:
             raise UsageError(
                 f"--{name} and --{first} name the same file.",
-                asked_by=f"--{name}",
+                asked_by=f"--{first}",
                 known=realpath(named),
             )
     if options.html:
