@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "drivers")]
 from farm import EXTRA, FARM, environment_of  # noqa: E402
 
 from gpuedge.conformance.bench import PASSED, SKIPPED  # noqa: E402
-from gpuedge.conformance.results import Results, families, read  # noqa: E402
+from gpuedge.conformance.results import Results, families, only  # noqa: E402
 
 OUT = ROOT / "out" / "conformance"
 PAGE = ROOT / "docs" / "tables" / "conformance-results.md"
@@ -155,7 +155,7 @@ def main(arguments: list[str]) -> int:
         absent = [name for name in names if not (OUT / f"{name}.jsonl").exists()]
     else:
         absent = []
-    found = {file.stem: read(str(file))[0] for file in files}
+    found = {file.stem: only(str(file)) for file in files}
     PAGE.write_text(page(found), encoding="utf-8")
     print(f"wrote {os.path.relpath(PAGE)}", file=sys.stderr)
     return 0 if not absent and all(r.is_good for r in found.values()) else 1

@@ -269,8 +269,8 @@ def parse(record: Any, api: str = "any") -> Entry:
         state=fields.state,
         effect=fields.effect,
         summary=fields.summary,
-        match=tuple(_match(m, api) for m in fields.match),
-        exceptions=tuple(_match(m, api) for m in fit(record.get("except", []), Conditions)),
+        match=tuple(conditions(m, api) for m in fields.match),
+        exceptions=tuple(conditions(m, api) for m in fit(record.get("except", []), Conditions)),
         on_unknown=fields.on_unknown or unknown(fields.effect),
         action=fields.action.restrictions(fields.id),
         probe=fields.probe,
@@ -372,7 +372,8 @@ CONDITIONS: Final[Mapping[str, Any]] = {
 """Conditions in the order in which they are judged, and the type of each."""
 
 
-def _match(record: dict[str, Any], api: str) -> Match:
+def conditions(record: dict[str, Any], api: str) -> Match:
+    """Return the conditions of a record, ready to be judged. Raises ValueError."""
     if not record or not CONDITIONS.keys() >= record.keys():
         unknown_name = next((name for name in record if name not in CONDITIONS), "")
         raise ValueError(f"there is no condition {shown(unknown_name)}" if record else "empty")

@@ -44,6 +44,21 @@ def seconds(low: float = 0.0, high: float = math.inf) -> Callable[[str], float]:
     return parse
 
 
+def number(low: float, high: float) -> Callable[[str], float]:
+    """Return a parser of numbers from `low` to `high`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text) if text.isascii() else math.nan
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
+        return value
+
+    return parse
+
+
 def add_probing(parser: argparse.ArgumentParser) -> None:
     """Add what every verb that tests drivers takes."""
     add = parser.add_argument

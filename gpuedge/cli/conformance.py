@@ -1,4 +1,4 @@
-"""``gpuedge conformance``: list the named cases, or run them on a device and report each.
+"""``gpuedge conformance``: list the named cases, run them on devices, put runs together, compare.
 
 Arguments and files are checked before any driver is touched.
 """
@@ -6,25 +6,33 @@ Arguments and files are checked before any driver is touched.
 from __future__ import annotations
 
 import argparse
-import os
-import re
-import time
-from collections.abc import Iterator
-from fnmatch import fnmatchcase
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from os.path import realpath
 from pathlib import Path
 from typing import Any
 
-from gpuedge.cli.arguments import check_writable, seconds, whole
-from gpuedge.cli.devices import named_gpu
+from gpuedge.cli import choosing, running
+from gpuedge.cli.arguments import check_writable, number, seconds, whole
+from gpuedge.cli.main import exit_code
 from gpuedge.cli.output import Output
-from gpuedge.conformance import SCHEMA
-from gpuedge.conformance.bench import versions
-from gpuedge.conformance.case import Case
-from gpuedge.conformance.catalogue import everything, shard_of
-from gpuedge.conformance.results import Results, check_same, junit, read, summary
-from gpuedge.conformance.runner import Runner
-from gpuedge.core.errors import UsageError
+from gpuedge.cli.page import load_jinja, page
+from gpuedge.conformance import expectations
+from gpuedge.conformance.bench import STATUSES
+from gpuedge.conformance.catalogue import everything
+from gpuedge.conformance.comparing import LISTS, NEW_FAILURES, compare
+from gpuedge.conformance.formats import FORMATS, tap, why
+from gpuedge.conformance.merging import Merged, merge, merged_told
+from gpuedge.conformance.results import (
+    XPASSED,
+    Results,
+    ResultSet,
+    described,
+    outcome,
+    read,
+    summary,
+)
+from gpuedge.core.errors import InputError, UsageError
 from gpuedge.core.text import Table
 from gpuedge.safety.paths import is_stream, save_named
 
@@ -33,167 +41,328 @@ SHOWN_PROBLEMS = 20
 
 MAX_JOBS = 256
 
+FILES = {
+    "junit": "a JUnit report",
+    "tap": "a TAP 14 document",
+    "lava": "LAVA signals, such as to /dev/stdout,",
+    "csv": "a table",
+    "html": "a page with pictures",
+}
+"""Files that a run or a merge writes besides its results, by option."""
+
+RERUN = tuple(status for status in STATUSES if status not in running.HARMLESS)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, about in (("list", "list the cases"), ("run", "run the cases on a device")):
-        action = actions.add_parser(name, help=about, description=f"{about.capitalize()}.")
-        profile = action.add_argument("--profile", choices=("smoke", "full"), default="smoke")
-        profile.help = "how many and how large"
-        action.add_argument(
-            "--shard", type=shard, default=(1, 1), metavar="I/N",
-            help="only part I of N, from 1; a case's part depends on its name only",
-        )  # fmt: skip
-        action.add_argument(
-            "--only", action="append", default=[], metavar="GLOB",
-            help="only cases whose name matches, such as 'conv2d/*'; repeatable",
-        )  # fmt: skip
-    action.add_argument("--device", metavar="D", help="such as vulkan, gles20:1; never the CPU")
-    action.add_argument("--junit", metavar="F", help="write a JUnit report to F")
-    action.add_argument("--jsonl", metavar="F", help="write a JSON line for each case to F")
-    action.add_argument("--resume", metavar="F", help="run only what a file of results lacks")
-    about = f"processes at once, 1 to {MAX_JOBS}; by default one for each core"
-    action.add_argument("--jobs", type=whole(1, MAX_JOBS), metavar="N", help=about)
-    action.add_argument(
-        "--case-timeout", type=seconds(0.1, 86_400), default=60.0, metavar="S",
-        help="seconds after which a case is given up, 0.1 to 86400 (60)",
+    added = {}
+    for name, (_, about) in ACTIONS.items():
+        added[name] = actions.add_parser(
+            name, help=about, description=f"{about[0].upper()}{about[1:]}."
+        )
+    choosing.add_arguments(added["list"])
+    _add_run(added["run"])
+    merging, comparing = added["merge"], added["compare"]
+    merging.add_argument("files", nargs="+", metavar="FILE.jsonl", help="results of --jsonl")
+    merging.add_argument("-o", "--output", metavar="F", help="write all of them to F")
+    for each in (added["run"], merging):
+        for name, about in FILES.items():
+            each.add_argument(f"--{name}", metavar="F", help=f"write {about} to F")
+    comparing.add_argument("baseline", metavar="BASELINE.jsonl", help="what was")
+    comparing.add_argument("new", metavar="NEW.jsonl", help="what is now")
+    comparing.add_argument(
+        "--factor", type=number(1.0, 1e9), default=2.0, metavar="X",
+        help="tell of worst errors that changed by more than this factor (2)",
     )  # fmt: skip
 
 
-def shard(text: str) -> tuple[int, int]:
-    """Return the part and the number of parts of ``I/N``."""
-    match = re.fullmatch(r"([0-9]{1,5})/([0-9]{1,5})", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not I/N with I from 1 to N and N up to 99999"
-        )
-    return int(match[1]), int(match[2])
+def _add_run(action: argparse.ArgumentParser) -> None:
+    choosing.add_arguments(action)
+    running.add_arguments(action)
+    add = action.add_argument
+    add("--shuffle", type=whole(0, 999_999_999), metavar="SEED", help="run in another order")
+    add("--expectations", metavar="F", help="judge by a file of what is known of a driver")
+    add("--no-retry", action="store_true", help="run no case again that did not pass")
+    add("--jsonl", metavar="F", help="write a JSON line for each case to F")
+    add("--resume", metavar="F", help="run only what a file of results lacks")
+    add("--rerun", action="append", choices=RERUN, default=[],
+        help="with --resume, run cases again that came to this; repeatable")  # fmt: skip
+    about = f"processes at once, 1 to {MAX_JOBS}; by default one for each core"
+    add("--jobs", type=whole(1, MAX_JOBS), metavar="N", help=about)
+    add("--case-timeout", type=seconds(0.1, 86_400), default=60.0, metavar="S",
+        help="seconds after which a case is given up, 0.1 to 86400 (60)")  # fmt: skip
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
-    """List the cases, or run them."""
-    cases = chosen(options)
-    if options.action == "list":
-        body = {"schema": "gpuedge.conformance.list/1", "profile": options.profile}
-        names = [case.id for case in cases]
-        output.show({**body, "cases": names}, names)
-        return 0
-    return _run(options, cases, output)
+    """Do what the action says; 1 where a case did not pass, or runs do not fit together."""
+    return ACTIONS[options.action][0](options, output)
 
 
-def chosen(options: argparse.Namespace) -> list[Case]:
-    """Return the cases that the options select. Raises UsageError (GE-200) if there are none."""
-    part, parts = options.shard
-    cases = [
-        case
-        for case in everything(options.profile)
-        if shard_of(case.id, parts) == part
-        and (not options.only or any(fnmatchcase(case.id, glob) for glob in options.only))
-    ]
-    if not cases and options.only:
-        raise UsageError(
-            f"No case matches {' or '.join(options.only)}.",
-            asked_by="--only",
-            hint="gpuedge conformance list",
-        )
-    return cases
+def _list(options: argparse.Namespace, output: Output) -> int:
+    names = [case.id for case in choosing.chosen(options)]
+    body = {"schema": "gpuedge.conformance.list/1", "profile": options.profile, "cases": names}
+    output.show(body, names)
+    return 0
 
 
-def _run(options: argparse.Namespace, cases: list[Case], output: Output) -> int:
+def _run(options: argparse.Namespace, output: Output) -> int:
     from gpuedge.graph import onnx_package  # noqa: F401  cases are judged by it, in other processes
 
-    for name in ("junit", "jsonl"):
-        check_writable(getattr(options, name), f"--{name}")
-    for name in ("jsonl", "resume"):
-        report, other = options.junit, getattr(options, name)
-        if report and other and not is_stream(report) and realpath(report) == realpath(other):
-            raise UsageError(
-                f"--junit and --{name} name the same file.",
-                asked_by=f"--{name}",
-                known=realpath(report),
-            )
-    old, damaged = (None, 0) if options.resume is None else read(options.resume)
-    if old is not None and not old.header:
-        output.log(f"{options.resume} has no header, so that the run starts over")
-        old = None
-    elif damaged:
-        output.log(f"{options.resume}: {damaged} damaged lines were left out")
-    header: dict[str, Any] = {
-        **_device(options.device, output),
-        "profile": options.profile,
-        "shard": "{}/{}".format(*options.shard),
-        "versions": versions(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    results = Results(header, path=options.jsonl)
+    cases = choosing.chosen(options)
+    _check_files(options, ("jsonl",), ("resume", "expectations"))
+    expected = _expectations(options.expectations)
+    old = None if options.resume is None else _resumed(options.resume, output)
+    found = running.devices(options.device, "conformance run", output)
+    extra: dict[str, Any] = {"shard": "{}/{}".format(*options.shard), "labels": dict(options.label)}
+    if options.only or options.case:
+        extra["only"] = [*options.only, *options.case]
+    if options.shuffle is not None:
+        extra["shuffle"] = options.shuffle
+    campaign = running.Campaign(
+        options.profile, cases, options.jobs or 0, options.case_timeout, not options.no_retry,
+        expected, running.redaction(options, found), extra, ResultSet(path=options.jsonl),
+    )  # fmt: skip
+    for device, identity in found:
+        campaign.enter(device, identity)
     if old is not None:
-        check_same(old, header, options.resume)
-        header |= {k: v for k, v in old.header.items() if k == "caps"}
-        results.rows = {s.id: old.rows[s.id] for s in cases if s.id in old.rows}
-        output.log(f"{len(results.rows)} of {len(cases)} cases are in {options.resume}")
-    return _carry_out(options, cases, results, output)
+        taken = campaign.resume(old, options.resume, options.rerun)
+        total = len(cases) * len(found)
+        output.log(f"{taken} of {total} cases are in {options.resume}")
+    return _carry_out(options, campaign, output)
 
 
-def _carry_out(
-    options: argparse.Namespace, cases: list[Case], results: Results, output: Output
-) -> int:
+def _carry_out(options: argparse.Namespace, campaign: running.Campaign, output: Output) -> int:
     """Run what is missing; whatever happens, what was found is written."""
-    left = [case for case in cases if case.id not in results.rows]
-    jobs, device = options.jobs or max(1, os.cpu_count() or 1), results.header["device"]
-    runner = Runner(device, options.profile, left, jobs, options.case_timeout)
-    start = time.monotonic()
+    found = campaign.found
     try:
-        with output.working("starting") as progress:
-            for row in runner.rows():
-                results.add(row)
-                progress(f"{len(results.rows)} of {len(cases)}: {row['id']}")
-                if row["status"] not in ("passed", "skipped"):
-                    output.log(f"{row['status']}: {row['id']}: {row.get('reason', '')}")
+        campaign.run(output)
     finally:
-        # what a child has said of the device
-        results.header |= {k: v for k, v in (runner.header or {}).items() if k != "versions"}
-        results.header["seconds"] = round(time.monotonic() - start, 2)
-        results.write()
-        if options.junit:
-            save_named(Path(options.junit), junit(results), "--junit")
-        if not_run := [case.id for case in cases if case.id not in results.rows]:
-            output.log(f"{len(not_run)} of {len(cases)} cases were not run; --resume runs them")
-    body = summary(results, not_run, runner.notes)
-    output.show(body, _parts(body))
-    if results.is_lost:
-        return 4
-    return 0 if results.is_good else 1
+        missing = campaign.not_run
+        found.write()
+        _write(options, found, Counter(device for device, _ in missing), campaign.notes)
+        if missing:
+            total = len(campaign.cases) * len(found.parts)
+            output.log(f"{len(missing)} of {total} cases were not run; --resume runs them")
+    error = campaign.error
+    if error is not None and len(found.parts) == 1:
+        raise error
+    body = summary(found, missing, campaign.notes)
+    output.show(body, _parts(found, body))
+    codes = [0 if error is None else exit_code(error)]
+    codes += [4 if part.is_lost else 0 if part.is_good else 1 for part in found]
+    return max(codes)
 
 
-def _device(named: str | None, output: Output) -> dict[str, Any]:
-    """Return the device string and identity of a usable GPU; the probe's children look for it."""
-    row = named_gpu(named, "conformance run", output)
-    return {"schema": SCHEMA, "device": row.device, "identity": dict(row.identity)}
+def _check_files(
+    options: argparse.Namespace, outputs: Sequence[str], inputs: Sequence[str]
+) -> None:
+    """Refuse files that cannot be written, and a report in the place of another file."""
+    for name in (*outputs, *FILES):
+        check_writable(getattr(options, name), f"--{name}")
+    seen: dict[str, str] = {}
+    for name in (*outputs, *inputs, *FILES):
+        named = getattr(options, name)
+        if not named or "\0" in named or is_stream(named):
+            continue  # what no file can be called is told by who opens it
+        first = seen.setdefault(realpath(named), name)
+        if first != name and {first, name} != {"jsonl", "resume"}:
+            raise UsageError(
+                f"--{name} and --{first} name the same file.",
+                asked_by=f"--{first}",
+                known=realpath(named),
+            )
+    if options.html:
+        load_jinja()
 
 
-def _parts(body: dict[str, Any]) -> Iterator[str | Table]:
-    identity = body["identity"]
-    rows = [
-        (op, f"{tally['passed']} of {tally['run']}", tally["skipped"] or None,
-         None if tally["worst"] is None else f"{tally['worst']:.2f}", f"{tally['seconds']:.1f} s")
-        for op, tally in body["operations"].items()
-    ]  # fmt: skip
-    title = f"Conformance of {body['device']} ({identity.get('name', '?')}), {body['profile']}"
-    columns = ("operation", "passed", "skipped", "worst error, of the bound", "time")
-    yield Table(title, columns, rows)
+def _expectations(path: str | None) -> expectations.Expectations:
+    """Return what is expected. Raises InputError (GE-203) for what is about no case at all."""
+    if path is None:
+        return expectations.Expectations()
+    expected, names = expectations.load(path), [case.id for case in everything("full")]
+    for number_, each in enumerate(expected.entries, 1):
+        try:
+            choosing.matching(each.case, names, "--expectations", "full")
+        except UsageError as error:
+            raise InputError(
+                f"{path}: expect number {number_} is about no case: {each.case}.",
+                asked_by="--expectations",
+                hint=error.hint,
+            ) from None
+    return expected
+
+
+def _resumed(path: str, output: Output) -> ResultSet | None:
+    found = read(path)
+    if not found.parts:
+        output.log(f"{path} has no header, so that the run starts over")
+        return None
+    if found.damaged:
+        output.log(f"{path}: {described(found.damaged)}")
+    return found
+
+
+def _write(
+    options: argparse.Namespace, found: ResultSet, missing: Mapping[str, int], notes: Sequence[str]
+) -> None:
+    """Write the files that were asked for."""
+    total = sum(missing.values())
+    for name in FILES:
+        if (named := getattr(options, name)) is None:
+            continue
+        if name == "html":
+            data = page(found, missing, notes)
+        else:
+            data = tap(found, total) if name == "tap" else FORMATS[name](found)
+        save_named(Path(named), data, f"--{name}")
+
+
+def _parts(found: ResultSet, body: Mapping[str, Any]) -> Iterator[str | Table]:
+    if len(found.parts) == 1:
+        yield _operations(body)
+    else:
+        yield Table("Conformance", DEVICES, [_device(part, body) for part in found])
     problems = [
-        (row["status"], row["id"], row.get("reason", ""))
+        ("unexpected pass" if outcome(row) == XPASSED else row["status"],
+         f"{row['device']} {row['id']}" if len(found.parts) > 1 else row["id"], why(row))
         for row in body["problems"][:SHOWN_PROBLEMS]
-    ]
+    ]  # fmt: skip
     yield Table("What did not pass", ("status", "case", "reason"), problems)
-    for reason, count in body["skipped"].items():
-        yield f"{count} skipped: {reason}"
+    skipped = list(body["skipped"].items())
+    yield from (f"{count} skipped: {reason}" for reason, count in skipped[:SHOWN_PROBLEMS])
+    if len(skipped) > SHOWN_PROBLEMS:
+        yield f"{sum(n for _, n in skipped[SHOWN_PROBLEMS:])} skipped for other reasons"
     for note in body["notes"]:
         yield f"note: {note}"
     counts = body["counts"]
-    run_count = counts["cases"] - counts["skipped"]
-    yield (
-        f"{counts['passed']} of {run_count} cases passed in {body['seconds']:.1f} s"
-        + (f"; {counts['skipped']} do not apply" if counts["skipped"] else "")
-    )
+    others = {
+        "do not apply": counts["unsupported"], "in quarantine": counts["quarantined"],
+        "expected failures": counts["xfailed"], "unexpected passes": counts["xpassed"],
+        "flakes": counts["flake"], "not run": counts["not_run"],
+    }  # fmt: skip
+    passed = sum(tally["passed"] for tally in body["operations"].values())
+    took = sum(part.header.get("seconds") or 0 for part in found)
+    yield "; ".join([
+        f"{passed} of {counts['executed']} cases passed in {took:.1f} s",
+        *(f"{number_} {told}" for told, number_ in others.items() if number_),
+    ])  # fmt: skip
+
+
+DEVICES = ("device", "passed", "flakes", "skipped", "quarantined", "worst error, of the bound",
+           "time", "name")  # fmt: skip
+"""Columns of the table of several devices."""
+
+
+def _device(part: Results, body: Mapping[str, Any]) -> tuple[object, ...]:
+    (one,) = (each for each in body["devices"] if each["device"] == part.device)
+    tallies, counts = one["operations"].values(), one["counts"]
+    worst = max((t["worst"] for t in tallies if t["worst"] is not None), default=None)
+    return (
+        part.device, f"{sum(t['passed'] for t in tallies)} of {counts['executed']}",
+        counts["flake"] or None, counts["unsupported"] or None, counts["quarantined"] or None,
+        None if worst is None else f"{worst:.2f}", f"{part.header.get('seconds') or 0:.1f} s",
+        one["identity"].get("name", "?"),
+    )  # fmt: skip
+
+
+def _operations(body: Mapping[str, Any]) -> Table:
+    rows = [
+        (op, f"{tally['passed']} of {tally['run']}", tally["skipped"] or None,
+         tally["quarantined"] or None,
+         None if tally["worst"] is None else f"{tally['worst']:.2f}", f"{tally['seconds']:.1f} s")
+        for op, tally in body["operations"].items()
+    ]  # fmt: skip
+    identity = body["identity"]
+    title = f"Conformance of {body['device']} ({identity.get('name', '?')}), {body['profile']}"
+    columns = ("operation", "passed", "skipped", "quarantined", "worst error, of the bound", "time")
+    return Table(title, columns, rows)
+
+
+def _merge(options: argparse.Namespace, output: Output) -> int:
+    """Put files together; 1 if two contradict each other or something is missing."""
+    _check_files(options, ("output",), ())
+    made = merge(_read_all(options.files, output))
+    made.results.path = options.output
+    made.results.write()
+    _write(options, made.results, made.absent, [])
+    body = merged_told(made)
+    output.show(body, _merged_parts(made))
+    return 1 if made.conflicts or made.missing or made.absent else 0
+
+
+def _merged_parts(made: Merged) -> Iterator[str | Table]:
+    rows = []
+    for part in made.results:
+        counts, shards = part.counts(), ", ".join(made.missing.get(part.device, ()))
+        rows.append((part.device, counts["passed"], counts["executed"], counts["unsupported"],
+                     made.absent.get(part.device), shards or None))  # fmt: skip
+    columns = ("device", "passed", "executed", "skipped", "without a row", "missing shards")
+    yield Table("Merged", columns, rows)
+    told = [
+        (each["device"], each["id"], "; ".join(f"{f}: {s}" for f, s in each.items()
+                                               if f not in ("device", "id")))
+        for each in made.conflicts
+    ]  # fmt: skip
+    yield Table("Conflicts; the worse is kept", ("device", "case", "status"), told)
+
+
+def _compare(options: argparse.Namespace, output: Output) -> int:
+    """Set two files side by side; 1 if a case fails that did not fail before."""
+    before, now = _read_all([options.baseline, options.new], output).values()
+    body = compare(before, now, options.factor)
+    output.show(body, _compared_parts(body))
+    return 1 if body[NEW_FAILURES] else 0
+
+
+TOLD = {
+    "new_failures": "New failures", "fixed": "Fixed", "changed": "Another status",
+    "errors": "Another worst error", "only_in_baseline": "Only in the baseline",
+    "only_in_new": "Only in the new run",
+}  # fmt: skip
+"""What the lists of a comparison are called."""
+
+
+def _compared_parts(body: Mapping[str, Any]) -> Iterator[str | Table]:
+    for pair in body["devices"]:
+        told = [(name, f"{was or '-'} -> {now or '-'}")
+                for name, (was, now) in pair["header"].items()]  # fmt: skip
+        title = f"{pair['baseline']} and {pair['new']}: {pair['cases']} cases in both"
+        yield Table(title, ("what", "baseline -> new"), told) if told else title
+    for name in LISTS:
+        rows = [
+            (each["device"], each["id"], _brief(each["baseline"]), _brief(each["new"]),
+             (each["new"] or {}).get("why", ""))
+            for each in body[name][:SHOWN_PROBLEMS]
+        ]  # fmt: skip
+        yield Table(TOLD[name], ("device", "case", "baseline", "new", "reason"), rows)
+    yield ", ".join(f"{body['counts'][name]} {TOLD[name].lower()}" for name in LISTS)
+
+
+def _brief(told: Mapping[str, Any] | None) -> str | None:
+    if told is None:
+        return None
+    worst = f" ({told['worst']:.3g})" if "worst" in told else ""
+    return f"{told['outcome'] if told['outcome'] == XPASSED else told['status']}{worst}"
+
+
+def _read_all(files: Sequence[str], output: Output) -> dict[str, ResultSet]:
+    """Return results by file. Raises InputError (GE-203) for a file without a header."""
+    made = {}
+    for file in files:
+        found = made[file] = read(file, "the command line")
+        if not found.parts:
+            raise InputError(f"{file} has no header, so nobody knows what it is about.",
+                             asked_by="the command line")  # fmt: skip
+        if found.damaged:
+            output.log(f"{file}: {described(found.damaged)}")
+    return made
+
+
+ACTIONS = {
+    "list": (_list, "list the cases"),
+    "run": (_run, "run the cases on devices"),
+    "merge": (_merge, "put results of shards and devices together"),
+    "compare": (_compare, "set two runs side by side: what fails now and did not before"),
+}
+"""What each action does, and its line of help."""

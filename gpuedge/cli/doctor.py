@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -109,6 +109,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Run all checks and print them; 1 if one of them is FAIL."""
+    body, _ = examine(options, output)
+    output.show(body, parts(body))
+    return 1 if body["counts"][FAIL] else 0
+
+
+def examine(options: argparse.Namespace, output: Output) -> tuple[dict[str, Any], ProbeReport]:
+    """Run all checks; return the document of what was found, and what the probe found."""
     with testing(output) as progress:
         here = Machine()
         checks = [*environment_checks(here), *processor_checks(here.processor)]
@@ -132,12 +139,19 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "processor": here.processor,
         "machine": machine_told(here, report),
     }
-    rows = [(c.result, c.name, f"{c.detail}\n-> {c.fix}" if c.fix else c.detail) for c in checks]
+    return body, report
+
+
+def parts(body: Mapping[str, Any]) -> list[str | Table]:
+    """Return the document as tables and text."""
+    rows = [
+        (c["result"], c["name"], f"{c['detail']}\n-> {c['fix']}" if c["fix"] else c["detail"])
+        for c in body["checks"]
+    ]
     findings = Table("gpuedge doctor", ("result", "check", "finding"), rows)
-    summary = ", ".join(f"{n} {word}" for word, n in counts.items())
+    summary = ", ".join(f"{n} {word}" for word, n in body["counts"].items())
     sent = Table(SEND, ("what", "it says"), [*body["machine"].items()])
-    output.show(body, [findings, *matrix.tables(body["matrix"]), summary, sent])
-    return 1 if counts[FAIL] else 0
+    return [findings, *matrix.tables(body["matrix"]), summary, sent]
 
 
 def machine_told(here: Machine, report: ProbeReport) -> dict[str, str]:

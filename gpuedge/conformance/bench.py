@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,10 +38,19 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 PASSED, FAILED, ERROR, SKIPPED = "passed", "failed", "error", "skipped"
-CRASHED, TIMEOUT = "crashed", "timeout"
-STATUSES = (PASSED, FAILED, ERROR, CRASHED, TIMEOUT, SKIPPED)
+CRASHED, TIMEOUT, FLAKE = "crashed", "timeout", "flake"
+STATUSES = (PASSED, FAILED, ERROR, CRASHED, TIMEOUT, FLAKE, SKIPPED)
 """What can become of a case. The first two and the last are answers of the device; an error is a
-refusal, and `crashed` and `timeout` are said of the process that ran the case."""
+refusal, `crashed` and `timeout` are said of the process that ran the case, and a flake passed when
+it was run again."""
+
+
+class Expected(Record):
+    """What a file of expectations says of a case (`gpuedge.conformance.expectations`)."""
+
+    kind: str
+    reason: str
+    link: str = ""
 
 
 class RowFields(Record):
@@ -55,6 +65,12 @@ class RowFields(Record):
     worst: float | None = None
     code: str = ""
     reason: str = ""
+    device: str = ""
+    map: tuple[Annotated[str, re.compile("[0-9]{1,64}")], ...] = ()
+    kernels: tuple[str, ...] = ()
+    again: str = ""
+    after: str = ""
+    expectation: Annotated[Mapping[str, Any] | None, Expected] = None
 
 
 class Watched(GpuExecutor):
@@ -153,7 +169,7 @@ class Bench:
         outcome: Row = {"worst": verdict.worst, "kernels": kernels, "storages": storages}
         elsewhere = [row.device for row in rows if row.device not in (self.executor.device, "host")]
         if not verdict.ok:
-            outcome |= {"status": FAILED, "reason": verdict.message}
+            outcome |= {"status": FAILED, "reason": verdict.message, "map": list(verdict.map)}
         elif elsewhere or not rows or self._runs() == before:
             outcome |= {"status": FAILED, "reason": "the device did not do the work"}
         elif case.variant and case.variant not in kernels:

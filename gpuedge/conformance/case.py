@@ -15,6 +15,7 @@ import numpy as np
 
 import gpuedge
 from gpuedge.conformance.data import WHOLE
+from gpuedge.conformance.maps import error_map
 from gpuedge.conformance.storing import KEEPERS, Keeper
 from gpuedge.core.words import StoragePrecision
 from gpuedge.opset.bounds import Array, Num
@@ -123,12 +124,14 @@ class CaseVerdict:
     """What a comparison found.
 
     `worst` is the largest error in units of the bound, over the elements that have one; None where
-    all are to be exact. `message` says where the first wrong element is.
+    all are to be exact. `message` says where the first wrong element is, `map` where all are
+    (`gpuedge.conformance.maps`).
     """
 
     ok: bool
     worst: float | None = None
     message: str = ""
+    map: Sequence[str] = ()
 
 
 MOST_WORST = 1e9
@@ -164,4 +167,5 @@ def compare(got: Any, wanted: Num, dtype: str = "float32") -> CaseVerdict:
         worst,
         f"{int(np.sum(wrong))} of {np.size(wrong)} wrong, first {where}: "
         f"{got[at]!s} instead of {wanted.v[at]!s} +- {limit[at]:.3g}",
+        error_map(error, limit, wrong),
     )

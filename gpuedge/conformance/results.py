@@ -1,7 +1,7 @@
-"""Results on disk: a file of JSON lines that a later run can resume from, and a JUnit report.
+"""Results of devices on disk: a file of JSON lines that a later run can resume from.
 
-The first line of a results file is a header with ``"schema"``; every other line is the row of one
-case. Files are replaced in one step, so a run that is killed leaves the last complete state.
+Each device has a header, a line with ``"schema"``, and every other line is the row of one case.
+Files are replaced in one step, so a run that is killed leaves the last complete state.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
+from typing import Annotated, Any
 
 from gpuedge.conformance import SCHEMA
 from gpuedge.conformance.bench import (
     CRASHED,
-    ERROR,
-    FAILED,
     PASSED,
     SKIPPED,
     STATUSES,
@@ -29,60 +26,168 @@ from gpuedge.conformance.bench import (
     RowFields,
 )
 from gpuedge.core.errors import InputError
-from gpuedge.core.record import UnfitError, checked
+from gpuedge.core.record import Record, UnfitError, checked
 from gpuedge.safety.paths import is_stream, read_start, save_named
 
 FLUSH_S = 5.0
 """How often a results file is brought up to date during a run."""
 
 MAX_BYTES = 256 << 20
-ILLEGAL = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 LOST = ("GE-401", "GE-403")
 """Codes of a device that was lost or timed out."""
+
+BAD, UNSUPPORTED = "bad", "unsupported"
+XFAILED, XPASSED, QUARANTINED = "xfailed", "xpassed", "quarantined"
+OUTCOMES = (PASSED, BAD, XPASSED, XFAILED, QUARANTINED, UNSUPPORTED)
+"""What a row counts as. The second and third make a run fail; the last was not run."""
+
+
+SHARDS = re.compile(r"[1-9]\d{0,4}/[1-9]\d{0,4}( [1-9]\d{0,4}/[1-9]\d{0,4})*")
+"""What parts of the cases results are of: one, or several that were put together."""
+
+
+class EntryTold(Record):
+    """What a header says of an entry of the capability database."""
+
+    IS_OPEN = True
+
+    id: str
+    becomes: str
+    summary: str
+
+
+class DatabaseTold(Record):
+    """What a header says of the capability database."""
+
+    IS_OPEN = True
+
+    entries: tuple[Annotated[Mapping[str, Any], EntryTold], ...] = ()
+
+
+class HeaderFields(Record):
+    """What a header has, and of what types the rest of it is where it is there."""
+
+    IS_OPEN = True
+
+    schema: Annotated[str, (SCHEMA,)]
+    device: Annotated[str, range(1, 1000)]
+    identity: Mapping[str, Any] = {}
+    caps: Mapping[str, Any] = {}
+    versions: Mapping[str, Any] = {}
+    labels: Mapping[str, str] = {}
+    database: Annotated[Mapping[str, Any], DatabaseTold] = {}
+    profile: str = ""
+    only: tuple[str, ...] = ()
+    shard: Annotated[str, SHARDS] = "1/1"
+    host: str | None = None
+    serial: str | None = None
+    seconds: float | None = None
+
+
+def outcome(row: Row) -> str:
+    """Return what a row counts as, given what was expected of it: one of `OUTCOMES`."""
+    kind = (row.get("expectation") or {}).get("kind")
+    if row["status"] == SKIPPED:
+        return UNSUPPORTED
+    if kind == "quarantine":
+        return QUARANTINED
+    is_right = row["status"] == PASSED
+    if kind == "xfail":
+        return XPASSED if is_right else XFAILED
+    return PASSED if is_right else BAD
+
+
+def is_wrong(row: Row) -> bool:
+    """Tell whether a row makes a run fail."""
+    return outcome(row) in (BAD, XPASSED)
 
 
 @dataclass
 class Results:
-    """The rows of a run by their ids, with what they were made on.
+    """The rows of one device by the ids of the cases, with what they were made on.
 
-    The header has ``schema``, device, profile, shard, identity, caps, versions and times. Both are
-    kept in a file where `path` names one.
+    The header has ``schema``, device, profile, shard, identity, caps, versions and times.
     """
 
     header: Row
     rows: dict[str, Row] = field(default_factory=dict)
-    path: str | None = field(default=None, compare=False)
-    _written: float = field(default_factory=time.monotonic, compare=False)
+
+    @property
+    def device(self) -> str:
+        """The device string."""
+        return str(self.header.get("device", ""))
 
     def counts(self) -> dict[str, int]:
-        """Return how many cases came to each status, and how many there are."""
-        by_status = Counter(row["status"] for row in self.rows.values())
-        return {"cases": len(self.rows), **{status: by_status[status] for status in STATUSES}}
+        """Return how many cases came to what.
+
+        By status those of which nothing was expected or that were not run, the others by outcome.
+        ``unsupported`` are those ``skipped``; ``executed`` were run and are not in quarantine,
+        whatever was expected of them.
+        """
+        rows = self.rows.values()
+        came_to = Counter(map(outcome, rows))
+        by_status = Counter(r["status"] for r in rows if outcome(r) in (PASSED, BAD, UNSUPPORTED))
+        counted = (UNSUPPORTED, QUARANTINED, XFAILED, XPASSED)
+        return {
+            "cases": len(rows),
+            **{status: by_status[status] for status in STATUSES},
+            "executed": len(rows) - came_to[UNSUPPORTED] - came_to[QUARANTINED],
+            **{name: came_to[name] for name in counted},
+        }
 
     @property
     def is_good(self) -> bool:
-        """Whether every case passed or did not apply."""
-        return all(row["status"] in (PASSED, SKIPPED) for row in self.rows.values())
+        """Whether every case passed, does not apply or was expected to come out as it did."""
+        return not any(map(is_wrong, self.rows.values()))
 
     @property
     def is_lost(self) -> bool:
-        """Whether a case lost the device, hung or killed its process."""
+        """Whether a case unexpectedly lost the device, hung or killed its process."""
         return any(
             row["status"] in (CRASHED, TIMEOUT) or row.get("code") in LOST
             for row in self.rows.values()
+            if outcome(row) == BAD
         )
 
+    def add(self, row: Row) -> None:
+        """Take a row of this device, in place of an earlier one of the same case."""
+        self.rows[row["id"]] = {**row, "device": self.device}
+
     def lines(self) -> bytes:
-        """Return the content of a results file."""
+        """Return these lines of a results file."""
         ordered = [self.header, *(self.rows[name] for name in sorted(self.rows))]
         return "".join(json.dumps(row, sort_keys=True) + "\n" for row in ordered).encode()
 
-    def add(self, row: Row) -> None:
-        """Take a row; bring the file up to date if the last time was a while ago.
+
+@dataclass
+class ResultSet:
+    """Results of several devices, kept in one file where `path` names one.
+
+    `damaged` are the numbers of the lines, from 1, that could not be read.
+    """
+
+    parts: list[Results] = field(default_factory=list)
+    path: str | None = None
+    damaged: Sequence[int] = ()
+    _written: float = field(default_factory=time.monotonic, compare=False)
+
+    def __iter__(self) -> Iterator[Results]:
+        return iter(self.parts)
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        """The rows of all devices."""
+        return (row for part in self for row in part.rows.values())
+
+    def of(self, device: str) -> Results | None:
+        """Return the results of a device."""
+        return next((part for part in self if part.device == device), None)
+
+    def flush(self) -> None:
+        """Bring the file up to date if the last time was a while ago.
 
         A file that is a stream takes everything once, by `write`.
         """
-        self.rows[row["id"]] = row
         is_due = time.monotonic() - self._written > FLUSH_S
         if is_due and self.path is not None and not is_stream(self.path):
             self.write()
@@ -90,15 +195,15 @@ class Results:
     def write(self) -> None:
         """Bring the file up to date. Raises InputError (GE-203) where it cannot be written."""
         if self.path is not None:
-            save_named(Path(self.path), self.lines(), "--jsonl")
+            save_named(Path(self.path), b"".join(part.lines() for part in self), "--jsonl")
         self._written = time.monotonic()
 
 
-def read(path: str) -> tuple[Results, int]:
-    """Return what a results file holds, and how many of its lines are damaged.
+def read(path: str, asked_by: str = "--resume") -> ResultSet:
+    """Return what a results file holds.
 
-    Of a file that is empty or has lost its header there is nothing to go on from: no header and
-    no rows.
+    Rows of a device whose header is lost are not among them. Of a file that is empty or has lost
+    all headers there is nothing to go on from: no results.
 
     Raises
     ------
@@ -108,20 +213,53 @@ def read(path: str) -> tuple[Results, int]:
     try:
         lines = read_start(path, MAX_BYTES).splitlines()
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}.", asked_by="--resume") from None
-    parsed = [_parsed(line) for line in lines]
-    rows = {row["id"]: row for row in parsed if row is not None and _is_row(row)}
-    header = parsed[0] if parsed else None
-    if header is not None and header.get("schema") == SCHEMA:
-        return Results(header, rows), len(parsed) - 1 - len(rows)
-    if parsed and not rows:
+        raise InputError(f"{path} cannot be read: {error}.", asked_by=asked_by) from None
+    found, damaged, orphans = ResultSet(path=path), [], 0
+    for number, line in enumerate(lines, 1):
+        body = _parsed(line) or {}
+        if _is(HeaderFields, body) and found.of(body["device"]) is None:
+            found.parts.append(Results(body))
+        elif _is(RowFields, body):
+            last = found.parts[-1].device if found.parts else ""
+            owner = found.of(body.get("device") or last)
+            orphans += owner is None
+            if owner is not None:
+                owner.add(body)
+                continue
+            damaged.append(number)
+        else:
+            damaged.append(number)
+    if lines and not found.parts and not orphans:
         raise InputError(
             f"{path} is not a file of conformance results.",
-            asked_by="--resume",
-            known=f"its first line must be an object with the schema {SCHEMA!r}",
-            hint="run without --resume",
+            asked_by=asked_by,
+            known=f"a line must be an object with the schema {SCHEMA!r}",
+            hint="run without --resume" if asked_by == "--resume" else None,
         )
-    return Results({}), len(parsed)
+    found.damaged = damaged
+    return found
+
+
+def only(path: str) -> Results:
+    """Return the results of the one device that a file is about. Raises InputError (GE-203)."""
+    found = read(path, "the file")
+    if len(found.parts) != 1:
+        raise InputError(
+            f"{path} is not about one device.",
+            known="devices: " + (", ".join(part.device for part in found) or "none"),
+        )
+    return found.parts[0]
+
+
+def described(damaged: Sequence[int]) -> str:
+    """Return which lines are damaged, in words."""
+    some = ", ".join(map(str, damaged[:SHOWN])) + (", ..." if len(damaged) > SHOWN else "")
+    many = "lines" if len(damaged) > 1 else "line"
+    return f"{len(damaged)} damaged {many} left out ({many} {some})"
+
+
+SHOWN = 20
+"""Numbers of damaged lines that a message names."""
 
 
 def _parsed(line: bytes) -> Row | None:
@@ -132,9 +270,9 @@ def _parsed(line: bytes) -> Row | None:
     return body if isinstance(body, dict) else None
 
 
-def _is_row(body: Row) -> bool:
+def _is(kind: type, body: Row) -> bool:
     try:
-        checked(RowFields, body)
+        checked(kind, body)
     except UnfitError:
         return False
     return True
@@ -152,41 +290,8 @@ def check_same(old: Results, header: Mapping[str, Any], path: str) -> None:
                 f"{path} holds results of another {said}.",
                 asked_by="--resume",
                 known=f"there {name} is {before!r}, here {now!r}",
-                hint="run without --resume",
+                hint="run without --resume; gpuedge conformance compare sets two runs side by side",
             )
-
-
-def junit(results: Results) -> bytes:
-    """Return a JUnit report: a suite with properties, a test case per row, named by its id."""
-    counts, header = results.counts(), results.header
-    totals = {
-        "tests": str(counts["cases"]),
-        "failures": str(counts[FAILED]),
-        "errors": str(counts[ERROR] + counts[CRASHED] + counts[TIMEOUT]),
-        "skipped": str(counts[SKIPPED]),
-        "time": f"{sum(float(row.get('seconds', 0)) for row in results.rows.values()):.3f}",
-    }
-    root = ElementTree.Element("testsuites", totals)
-    name = f"gpuedge.conformance.{header.get('device', '')}"
-    about = {"name": name, "timestamp": str(header.get("started", ""))}
-    suite = ElementTree.SubElement(root, "testsuite", {**about, **totals})
-    properties = ElementTree.SubElement(suite, "properties")
-    for key, value in flattened(header):
-        ElementTree.SubElement(properties, "property", name=key, value=_legal(value))
-    for _, row in sorted(results.rows.items()):
-        seconds = f"{float(row.get('seconds', 0)):.4f}"
-        about = {"name": _legal(row["id"]), "classname": _legal(row["op"]), "time": seconds}
-        case = ElementTree.SubElement(suite, "testcase", about)
-        kind = {PASSED: "", SKIPPED: "skipped", FAILED: "failure"}.get(row["status"], "error")
-        reason = _legal(str(row.get("reason", "")))
-        if kind:
-            problem = ElementTree.SubElement(case, kind, message=reason)
-        if kind not in ("", "skipped"):
-            problem.set("type", str(row.get("code", row["status"])))
-            problem.text = reason
-    ElementTree.indent(root)
-    text = ElementTree.tostring(root, "unicode")
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
 
 
 def flattened(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
@@ -201,42 +306,63 @@ def flattened(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str
             yield name, str(value)
 
 
-def _legal(text: str) -> str:
-    """Return text without the characters that XML does not allow: drivers print anything."""
-    return ILLEGAL.sub("", text)
+def at(header: Row, path: str) -> Any:
+    """Return what a header has at a dotted name; None where it has nothing there."""
+    value: Any = header
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def families(rows: Iterable[Row]) -> dict[str, Row]:
     """Return for each operation how many cases passed of how many, the worst error and the time.
 
-    The worst error is in units of the bound; cases that are to be exact have none.
+    Cases in quarantine are counted apart. The worst error is in units of the bound; cases that are
+    to be exact have none.
     """
     by_family: dict[str, Row] = {}
+    none = {"passed": 0, "run": 0, "skipped": 0, "quarantined": 0, "worst": None, "seconds": 0.0}
     for row in rows:
-        counts = by_family.setdefault(
-            row["op"], {"passed": 0, "run": 0, "skipped": 0, "worst": None, "seconds": 0.0}
-        )
-        is_skipped = row["status"] == SKIPPED
-        counts["skipped"] += is_skipped
-        counts["run"] += not is_skipped
-        counts["passed"] += row["status"] == PASSED
-        counts["seconds"] = round(counts["seconds"] + float(row.get("seconds", 0)), 4)
+        counts, came_to = by_family.setdefault(row["op"], dict(none)), outcome(row)
+        counts["skipped"] += came_to == UNSUPPORTED
+        counts["quarantined"] += came_to == QUARANTINED
+        counts["run"] += came_to not in (UNSUPPORTED, QUARANTINED)
+        counts["passed"] += came_to == PASSED
+        counts["seconds"] = round(counts["seconds"] + float(row.get("seconds") or 0), 4)
         if isinstance(row.get("worst"), float):
             counts["worst"] = max(counts["worst"] or 0.0, row["worst"])
     return dict(sorted(by_family.items()))
 
 
-def summary(results: Results, not_run: Sequence[str], notes: Sequence[str]) -> Row:
-    """Return the document of a run."""
-    bad = [row for row in results.rows.values() if row["status"] not in (PASSED, SKIPPED)]
-    reasons = Counter(
-        str(row.get("reason")) for row in results.rows.values() if row["status"] == SKIPPED
-    )
+def reasons(rows: Iterable[Row]) -> dict[str, int]:
+    """Return why cases were not run, with how many, the most frequent first."""
+    said = (str(row.get("reason")) for row in rows if row["status"] == SKIPPED)
+    return dict(Counter(said).most_common())
+
+
+def summary(
+    found: ResultSet, not_run: Sequence[tuple[str, str]], notes: Sequence[str]
+) -> dict[str, Any]:
+    """Return the document of a run; `not_run` are devices and ids of cases without a row.
+
+    Of one device it has everything that its header has; ``devices`` is there of any number.
+    """
+    totals: Counter[str] = Counter()
+    for part in found:
+        totals.update(part.counts())
+    missing = Counter(device for device, _ in not_run)
+    devices = [
+        {**part.header, "counts": {**part.counts(), "not_run": missing[part.device]},
+         "operations": families(part.rows.values())}
+        for part in found
+    ]  # fmt: skip
+    shared = found.parts[0].header if len(found.parts) == 1 else {"schema": SCHEMA}
     return {
-        **results.header,
-        "counts": {**results.counts(), "not_run": len(not_run)},
-        "operations": families(results.rows.values()),
-        "problems": sorted(bad, key=lambda row: str(row["id"])),
-        "skipped": dict(reasons.most_common()),
+        **shared,
+        "counts": {**totals, "not_run": len(not_run)},
+        "operations": families(found.rows),
+        "problems": sorted(filter(is_wrong, found.rows), key=lambda row: str(row["id"])),
+        "skipped": reasons(found.rows),
         "notes": list(notes),
+        "devices": devices,
     }

@@ -1,7 +1,9 @@
 """Runs cases in child processes, so that a driver's crash or hang costs one case and no more.
 
 Several children run at once, each through a batch of cases. A child that ends early is judged by
-the case it was in; a fresh one goes on after it. Only children started here are ever ended.
+the case it was in; a fresh one goes on after it. At the end a case that did not pass runs once
+more, alone; where it passes then, the case that spoils it is looked for among those before it in
+its child. Only children started here are ever ended.
 """
 
 from __future__ import annotations
@@ -12,12 +14,20 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from gpuedge.conformance.bench import CRASHED, TIMEOUT, Row, RowFields
+from gpuedge.conformance.bench import (
+    CRASHED,
+    FLAKE,
+    PASSED,
+    SKIPPED,
+    TIMEOUT,
+    Row,
+    RowFields,
+)
 from gpuedge.conformance.case import Case
 from gpuedge.core.errors import (
     BackendUnavailableError,
@@ -46,6 +56,12 @@ LEAST_BATCH = 8
 
 MAX_FRUITLESS = 3
 """Children in a row that may end before they reach a case; then the device is given up."""
+
+MOST_RETRIES = 64
+"""Most cases that are run again: a device that gets everything wrong need not do so twice."""
+
+MOST_SEARCHES = 48
+"""Most children that look for cases that spoil others."""
 
 TAIL = 300
 """Characters of what a dead child printed last that go into a row."""
@@ -92,7 +108,7 @@ class _Progress:
     """What a child's file of events said so far, and how the child ended."""
 
     reader: EventReader
-    reached: set[str] = field(default_factory=set)
+    reached: list[str] = field(default_factory=list)
     opened: Row | None = None
     failed: Event | None = None
     current: str | None = None
@@ -114,7 +130,7 @@ class _Progress:
                 self.current = event["id"]
             elif kind == "row":
                 self.current = None
-                self.reached.add(event["row"]["id"])
+                self.reached.append(event["row"]["id"])
                 on_row(event["row"])
             elif kind == "done":
                 self.is_done = True
@@ -133,7 +149,8 @@ class Runner:
     """Runs cases of a profile on a device, in so many children at once.
 
     `case_s` and `open_s` are seconds for a case and for opening the device; `command` is the
-    program of a child, `COMMAND` by default.
+    program of a child, `COMMAND` by default. With `retry`, cases that did not pass run once more at
+    the end, but for the ids in `final`.
 
     Attributes
     ----------
@@ -150,6 +167,8 @@ class Runner:
     case_s: float = CASE_S
     open_s: float = OPEN_S
     command: Sequence[str] | None = None
+    retry: bool = True
+    final: Collection[str] = ()
     header: Row | None = field(default=None, init=False)
     notes: list[str] = field(default_factory=list, init=False)
 
@@ -160,9 +179,15 @@ class Runner:
         self._program: Sequence[str] = ()
         self._stop = threading.Event()
         self._events: queue.Queue[Row | BaseException | None] = queue.Queue()
+        self._due: list[tuple[Row, Sequence[str]]] = []
+        self._cases = {case.id: case for case in self.cases}
+        self._searches = MOST_SEARCHES
 
     def rows(self) -> Iterator[Row]:
-        """Run all cases and yield one row each, in any order.
+        """Run all cases and yield a row of each, in any order.
+
+        A row with ``is_due`` is of a case that did not pass and is run again at the end; a second
+        row then takes its place.
 
         Raises
         ------
@@ -194,6 +219,7 @@ class Runner:
                         count -= 1
                     else:
                         yield event
+                yield from self._retried(folder / "again")
             finally:
                 self._stop.set()  # children are killed within a tick
                 for thread in threads:
@@ -210,7 +236,7 @@ class Runner:
                 except IndexError:
                     break
                 number += 1
-                progress = self._child(left, folder / str(number))
+                progress = self._child(left, folder / str(number), self._take)
                 if progress.failed is not None and not self._stop.is_set():
                     raise _refusal(progress.failed)
                 left = [case for case in left if case.id not in progress.reached]
@@ -222,8 +248,20 @@ class Runner:
         finally:
             self._events.put(None)
 
-    def _child(self, cases: Sequence[Case], folder: Path) -> _Progress:
-        """Run cases in one child, for as long as it lives."""
+    def _take(self, row: Row, before: Sequence[str]) -> None:
+        """Hand a row on; keep what is to be run again."""
+        if self.retry and row["status"] not in (PASSED, SKIPPED) and row["id"] not in self.final:
+            self._due.append((row, before))
+            row = {**row, "is_due": True}
+        self._events.put(row)
+
+    def _child(
+        self, cases: Sequence[Case], folder: Path, on_row: Callable[[Row, Sequence[str]], None]
+    ) -> _Progress:
+        """Run cases in one child, for as long as it lives.
+
+        `on_row` takes each row, and the cases that the child had run before.
+        """
         folder.mkdir(parents=True, mode=0o700)
         token, path = secrets.token_hex(16), folder / "events"
         progress = _Progress(EventReader(path, token, EVENTS))
@@ -240,8 +278,11 @@ class Runner:
         except OSError as error:
             raise _no_child(str(error)) from None
 
+        def take(row: Row) -> None:
+            on_row(row, progress.reached[:-1])
+
         def is_over() -> bool:
-            progress.take(self._events.put)
+            progress.take(take)
             is_open = progress.opened is not None and not progress.is_done
             limit = self.case_s if is_open else self.open_s
             return self._stop.is_set() or time.monotonic() - progress.since > limit
@@ -251,15 +292,70 @@ class Runner:
         finally:
             progress.ending = process.end()
             progress.said = " ".join(process.tail()[-TAIL:].split())
-        progress.take(self._events.put)
+        progress.take(take)
         self.header = self.header or progress.opened
         if progress.is_done and progress.ending != CLEAN:
             self.notes.append(f"a process done with its cases ended with {progress.last_words}")
         elif progress.current is not None and not self._stop.is_set():
-            progress.reached.add(progress.current)
-            case = next(c for c in cases if c.id == progress.current)
-            self._events.put(self._casualty(case, progress))
+            progress.reached.append(progress.current)
+            take(self._casualty(self._cases[progress.current], progress))
         return progress
+
+    def _retried(self, folder: Path) -> Iterator[Row]:
+        """Run what did not pass once more, each case in a child of its own and no other beside."""
+        lost = 0
+        for number, (row, before) in enumerate(self._due):
+            if number >= MOST_RETRIES or lost >= MAX_FRUITLESS:
+                yield row
+                continue
+            again = self._run([row["id"]], folder / str(number))
+            lost = lost + 1 if again is None else 0
+            if again is None or again["status"] != PASSED:
+                yield {**row, "again": "not reached" if again is None else again["status"]}
+                continue
+            first = {key: row[key] for key in ("status", "code", "reason") if key in row}
+            about, how = self._spoiler(row["id"], before, folder / f"{number}-before")
+            reason = f"{how}; in the run before it {first['status']}: {first.get('reason', '')}"
+            yield {**again, "status": FLAKE, "first": first, "reason": reason, **about}
+        if (skipped := len(self._due) - MOST_RETRIES) > 0:
+            self.notes.append(f"{skipped} cases that did not pass were not run again")
+        if lost >= MAX_FRUITLESS:
+            self.notes.append("cases that did not pass could not be run again")
+
+    def _run(self, names: Sequence[str], folder: Path) -> Row | None:
+        """Run cases in one child; return the row of the last, None where it was not reached."""
+        rows: dict[str, Row] = {}
+        self._child(
+            [self._cases[name] for name in names], folder,
+            lambda row, _: rows.update({row["id"]: row}),
+        )  # fmt: skip
+        return rows.get(names[-1])
+
+    def _spoiler(self, name: str, before: Sequence[str], folder: Path) -> tuple[Row, str]:
+        """Look for the case that makes a case fail that passes alone.
+
+        Returns ``after``, the id of that case, for the row where there is one, and what was found.
+        """
+
+        def fails(names: Sequence[str]) -> bool:
+            self._searches -= 1
+            row = self._run([*names, name], folder / str(self._searches))
+            return row is not None and row["status"] not in (PASSED, SKIPPED)
+
+        alone, suspects = "passes when run again alone", list(before)
+        if not suspects or self._searches <= 0:
+            return {}, alone
+        if not fails(suspects):
+            return {}, f"{alone}, and after the same {len(suspects)} cases"
+        while len(suspects) > 1 and self._searches > 0:
+            half = len(suspects) // 2
+            part = next((p for p in (suspects[half:], suspects[:half]) if fails(p)), None)
+            if part is None:
+                return {}, f"{alone}, and fails after {len(suspects)} cases together"
+            suspects = part
+        if len(suspects) > 1:
+            return {}, f"{alone}, and fails after one of {len(suspects)} cases"
+        return {"after": suspects[0]}, f"{alone}, and fails after {suspects[0]}"
 
     def _casualty(self, case: Case, progress: _Progress) -> Row:
         """Return the row of the case that took its child down."""

@@ -105,6 +105,20 @@ def description() -> dict[str, str]:
     return {key: shown for key, text in told.items() if (shown := plain(text.strip("\0 \n"), 200))}
 
 
+SERIALS = ("/proc/device-tree/serial-number", "/sys/class/dmi/id/product_serial")
+"""Files in which Linux tells which machine of its kind this is; the second is for root only."""
+
+
+def serial() -> str | None:
+    """Return the serial number of this machine; None where the system does not tell it."""
+    if is_android():
+        told = [android_property("ro.serialno"), android_property("ro.boot.serialno")]
+    else:
+        told = [_read(path) for path in SERIALS]
+    known = (plain(text.strip("\0 \n"), 100) for text in told)
+    return next((text for text in known if text and text != "unknown"), None)
+
+
 def _names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))

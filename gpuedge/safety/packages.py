@@ -26,6 +26,7 @@ EXTRAS: Final = {
     "securesystemslib": "updates",
     "tuf": "updates",
     "rich": "cli",
+    "jinja2": "cli",
     "pyshaderc": "shaderc",
 }
 """The extra of gpuedge that brings a package, as pyproject.toml has it."""

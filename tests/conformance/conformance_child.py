@@ -1,6 +1,8 @@
 """A conformance child that misbehaves: what it does with a case stands in the case's fate.
 
-Usage: python conformance_child.py FATES, a JSON object of case id to fate; ``*`` is all others.
+Usage: python conformance_child.py FATES, a JSON object of case id to fate; ``*`` is all others. The
+fate ``batch`` fails after any other case, ``after ID`` after that case, ``once FILE`` the first
+time of all; the fate of ``open`` may be ``until FILE N``, which dies from then on.
 """
 
 from __future__ import annotations
@@ -27,15 +29,28 @@ def main() -> None:
     if fates.get("open") == "refuse":
         send("failed", code="GE-103", what="No such device.", known=None, hint=None)
         return
+    if fates.get("open", "").startswith("until "):
+        _, file, most = fates["open"].split()
+        with Path(file).open("a+") as opened:
+            opened.write(".")
+            fates["open"] = "die" if opened.tell() > int(most) else ""
     if fates.get("open") == "die":
         print("the driver says goodbye", flush=True)
         sys.exit(3)
     if fates.get("open") == "hang":
         time.sleep(600)
     send("open", device="fake:0", identity={"name": "Fake"}, caps={"level": "fake"}, versions={})
-    for name in request["ids"]:
+    for number, name in enumerate(request["ids"]):
         send("start", id=name)
         fate = fates.get(name, fates.get("*", "pass"))
+        if fate.startswith("after "):
+            fate = "failed" if fate[6:] in request["ids"][:number] else "pass"
+        if fate.startswith("batch"):
+            fate = "failed" if number >= int(fate[5:] or 1) else "pass"
+        if fate.startswith("once "):
+            seen = Path(fate[5:])
+            fate = "pass" if seen.exists() else "segfault" if seen.suffix == ".dies" else "failed"
+            seen.touch()
         if fate == "segfault":
             os.kill(os.getpid(), signal.SIGSEGV)
         if fate == "exit":

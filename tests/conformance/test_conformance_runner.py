@@ -33,10 +33,19 @@ def runner(fates: dict[str, str], **changes: Any) -> Runner:
     return Runner("fake:0", "smoke", SPECS, **{**given, **changes})
 
 
-def statuses(made: Runner) -> dict[str, str]:
+def last(made: Runner) -> dict[str, Any]:
+    """The last row of each case; one that did not pass is told at once, and again at the end."""
     rows = list(made.rows())
-    assert len({r["id"] for r in rows}) == len(rows), "a case has two rows"
-    return {r["id"]: r["status"] for r in rows}
+    final = [r for r in rows if "is_due" not in r]
+    assert len({r["id"] for r in final}) == len(final), "a case has two rows"
+    due = {r["id"] for r in rows if "is_due" in r}
+    assert due <= {r["id"] for r in final}
+    assert all(r["status"] not in ("passed", "skipped") for r in rows if "is_due" in r)
+    return {r["id"]: r for r in final}
+
+
+def statuses(made: Runner) -> dict[str, str]:
+    return {name: r["status"] for name, r in last(made).items()}
 
 
 def test_every_case_gets_its_row() -> None:
@@ -61,13 +70,70 @@ def test_every_case_gets_its_row() -> None:
 )
 def test_a_bad_end_costs_one_case(fate: str, status: str, words: str) -> None:
     limit = 1.5 if fate == "hang" else 30.0
-    rows = {r["id"]: r for r in runner({IDS[4]: fate, IDS[11]: fate}, case_s=limit).rows()}
+    rows = last(runner({IDS[4]: fate, IDS[11]: fate}, case_s=limit))
     assert set(rows) == set(IDS)
     bad = [r for r in rows.values() if r["status"] != "passed"]
     assert {r["id"] for r in bad} == {IDS[4], IDS[11]}
     for row in bad:
         assert row["status"] == status and words in row["reason"]
         assert row["op"] == SPECS[0].op and row["seconds"] >= 0
+
+
+@pytest.mark.parametrize(("name", "status"), [("seen", "failed"), ("seen.dies", "crashed")])
+def test_what_passes_when_it_is_run_again_alone_is_a_flake(
+    name: str, status: str, tmp_path: Path
+) -> None:
+    rows = last(runner({IDS[4]: f"once {tmp_path / name}", IDS[6]: "failed"}))
+    odd = {name: r for name, r in rows.items() if r["status"] != "passed"}
+    assert {name: r["status"] for name, r in odd.items()} == {IDS[4]: "flake", IDS[6]: "failed"}
+    assert odd[IDS[4]]["first"]["status"] == status and "after" not in odd[IDS[4]]
+    assert "passes when run again alone, and after the same 4 cases" in odd[IDS[4]]["reason"]
+    assert odd[IDS[6]]["again"] == "failed" and odd[IDS[6]]["reason"] == "so it is"
+
+
+def test_nothing_is_run_again_unless_asked_for(tmp_path: Path) -> None:
+    fates = {IDS[4]: f"once {tmp_path / 'a'}", IDS[6]: f"once {tmp_path / 'b'}"}
+    assert statuses(runner(fates, retry=False))[IDS[4]] == "failed"
+    for seen in tmp_path.iterdir():
+        seen.unlink()
+    found = statuses(runner(fates, final={IDS[4]}))
+    assert (found[IDS[4]], found[IDS[6]]) == ("failed", "flake")
+
+
+@pytest.mark.parametrize("spoiler", [0, 5, 12])
+def test_the_case_that_makes_another_fail_is_found(spoiler: int) -> None:
+    row = last(runner({IDS[13]: f"after {IDS[spoiler]}"}))[IDS[13]]
+    assert (row["status"], row["after"]) == ("flake", IDS[spoiler])
+    assert row["reason"].startswith(f"passes when run again alone, and fails after {IDS[spoiler]}")
+
+
+def test_cases_that_only_fail_after_several_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = last(runner({IDS[9]: "batch8"}))[IDS[9]]
+    assert row["status"] == "flake" and "after" not in row
+    assert "fails after 9 cases together" in row["reason"]
+    monkeypatch.setattr("gpuedge.conformance.runner.MOST_SEARCHES", 2)
+    row = last(runner({IDS[9]: f"after {IDS[8]}"}))[IDS[9]]
+    assert row["status"] == "flake" and "fails after one of 5 cases" in row["reason"]
+
+
+def test_a_device_that_gets_everything_wrong_is_not_tried_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpuedge.conformance.runner.MOST_RETRIES", 3)
+    made = runner({"*": "failed"})
+    rows = last(made)
+    assert {r["status"] for r in rows.values()} == {"failed"} and len(rows) == len(IDS)
+    assert sum("again" in r for r in rows.values()) == 3
+    assert made.notes == [f"{len(IDS) - 3} cases that did not pass were not run again"]
+
+
+def test_a_device_that_is_gone_afterwards_keeps_the_first_rows(tmp_path: Path) -> None:
+    fates = dict.fromkeys(IDS[2:8], "segfault") | {"open": f"until {tmp_path / 'n'} 7"}
+    made = runner(fates)
+    rows = last(made)
+    assert {rows[name]["status"] for name in IDS[2:8]} == {"crashed"}
+    assert [rows[name].get("again") for name in IDS[2:8]] == ["not reached"] * 3 + [None] * 3
+    assert made.notes == ["cases that did not pass could not be run again"]
 
 
 def test_a_child_that_gives_the_device_up_is_followed_by_another() -> None:

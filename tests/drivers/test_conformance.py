@@ -17,7 +17,7 @@ import pytest
 from farm import EXTRA, FARM, cache, environment_of, require
 
 from gpuedge.conformance.catalogue import everything, shard_of
-from gpuedge.conformance.results import Results, read
+from gpuedge.conformance.results import Results, only
 from gpuedge.conformance.storing import KEEPERS
 from gpuedge.plan.library import variants
 
@@ -62,7 +62,7 @@ def run(name: str, shard: tuple[int, int], folder: Path) -> Results:
     with log.open("wb") as file:
         subprocess.run(command, env=environ, stdout=file, stderr=file, check=False, timeout=1700)
     assert rows.exists(), f"{name} did not run:\n{log.read_text(errors='replace')[-3000:]}"
-    return read(str(rows))[0]
+    return only(str(rows))
 
 
 def check(name: str, shard: tuple[int, int], found: Results) -> None:

@@ -18,7 +18,7 @@ import pytest
 from required import absent
 
 from gpuedge.conformance.catalogue import everything, shard_of
-from gpuedge.conformance.results import read
+from gpuedge.conformance.results import only
 
 pytestmark = pytest.mark.driver
 
@@ -94,7 +94,7 @@ def smoke(environment: Mapping[str, str], shard: int, shards: int, folder: Path)
         f"{shard}/{shards}", "--jobs", 1, "--jsonl", rows, "-q", timeout=1700,
     )  # fmt: skip
     assert rows.exists(), done.stderr[-3000:]
-    found = read(str(rows))[0].rows
+    found = only(str(rows)).rows
     wanted = {s.id for s in everything("smoke") if shard_of(s.id, shards) == shard}
     assert set(found) == wanted
     statuses = [row["status"] for row in found.values()]

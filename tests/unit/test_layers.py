@@ -56,6 +56,7 @@ HOMES = {
     "wgpu": "backends/wgpu",
     "onnxruntime": "executors",
     "rich": "cli",
+    "jinja2": "cli",
 }
 """Libraries that one folder alone may import."""
 

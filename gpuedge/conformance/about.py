@@ -1,0 +1,121 @@
+"""The header of results: which device, on which machine, with which versions; and hiding that."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpuedge.capdb.identity.names import model
+from gpuedge.capdb.judgement import lookup
+from gpuedge.conformance import SCHEMA
+from gpuedge.conformance.bench import Row, versions
+from gpuedge.core.errors import GpuEdgeError
+from gpuedge.core.identity import Identity
+from gpuedge.safety import machine
+
+NAMES = ("name", "GL_RENDERER", "deviceUUID")
+"""Fields of an identity that name the device."""
+
+PRODUCT = ("model", "product", "device")
+"""What a machine says of its kind (`gpuedge.safety.machine.description`)."""
+
+LEAST = 4
+"""Letters of a name that is replaced within other text, too."""
+
+DIGITS = 12
+
+KEPT = frozenset({"schema", "device", "id", "op", "status"})
+"""Keys whose values stay: what a device is called here, and names of cases."""
+
+
+class Redaction:
+    """Replaces texts by hashes, wherever they stand.
+
+    The same text always gives the same hash, so that results of one device can still be told from
+    those of another. Who guesses a name can check it.
+    """
+
+    def __init__(self, secrets: Iterable[str | None] = ()) -> None:
+        self._hashes: dict[str, str] = {}
+        self.learn(secrets)
+
+    def learn(self, secrets: Iterable[str | None]) -> None:
+        """Take further texts."""
+        for text in filter(None, secrets):
+            digest = hashlib.sha256(f"gpuedge {text}".encode()).hexdigest()
+            if not text.startswith("redacted-"):
+                self._hashes[text] = f"redacted-{digest[:DIGITS]}"
+        # the longest first: a name may be part of another
+        self._hashes = dict(sorted(self._hashes.items(), key=lambda item: -len(item[0])))
+
+    def __call__(self, value: Any) -> Any:
+        """Return a value of JSON with all texts replaced; keys stay."""
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, Mapping):
+            return {k: each if k in KEPT else self(each) for k, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self(each) for each in value]
+        return value
+
+    def _text(self, text: str) -> str:
+        if text in self._hashes:
+            return self._hashes[text]
+        for secret, shown in self._hashes.items():
+            if len(secret) >= LEAST:
+                text = text.replace(secret, shown)
+        return text
+
+
+def secrets(identities: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> list[str | None]:
+    """Return what `--redact` hides.
+
+    That is host, serial number, values of labels, and names of devices and of what they are in.
+    """
+    here = machine.description()
+    texts = [platform.node(), machine.serial(), *labels.values(), *map(here.get, PRODUCT)]
+    for identity in identities:
+        texts += [identity.get(name) for name in NAMES]
+        try:
+            name = model(Identity.from_dict(identity))
+        except (GpuEdgeError, ValueError):
+            continue
+        # of a rasteriser the name of the driver, which stays
+        texts += [name] if name not in (identity.get("driverName"), None) else []
+    return texts
+
+
+def header(device: str, identity: Mapping[str, Any], **more: Any) -> Row:
+    """Return the header of results of a device that are about to be made; `more` is added."""
+    return {
+        "schema": SCHEMA,
+        "device": device,
+        "identity": dict(identity),
+        "host": platform.node() or None,
+        "serial": machine.serial(),
+        "database": _database(identity),
+        "versions": versions(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **more,
+    }
+
+
+def _database(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which capability database is in use, and what it has about a device."""
+    try:
+        said = lookup(Identity.from_dict(identity))
+    except (GpuEdgeError, ValueError):  # none can be used, which the doctor says
+        return {"version": 0, "digest": "", "entries": []}
+    names = ("id", "becomes", "summary")
+    return {
+        "version": said.database.version,
+        "digest": said.database.digest,
+        "entries": [
+            {name: getattr(finding, name) for name in names}
+            for finding in said.relevant
+            if finding.becomes != "none"
+        ],
+    }
