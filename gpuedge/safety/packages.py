@@ -27,6 +27,11 @@ EXTRAS: Final = {
     "tuf": "updates",
     "rich": "cli",
     "pyshaderc": "shaderc",
+    "distributed": "farm",
+    "fsspec": "farm",
+    "duckdb": "farm",
+    "pyarrow": "farm",
+    "jinja2": "farm",
 }
 """The extra of gpuedge that brings a package, as pyproject.toml has it."""
 

@@ -45,7 +45,7 @@ def test_extras_bring_the_packages_that_errors_name_them_for() -> None:
 def test_all_is_all() -> None:
     (itself,) = (r for r in map(Requirement, OPTIONAL["all"]) if r.name == "gpuedge")
     others = names(OPTIONAL["all"]) - {"gpuedge"}
-    assert itself.extras | others == set(OPTIONAL) - {"all", "examples", "shaderc"}
+    assert itself.extras | others == set(OPTIONAL) - {"all", "examples", "farm", "shaderc"}
 
 
 def test_pythons_are_the_same_everywhere() -> None:
