@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job = made["job"].add_argument
     job("kind", choices=jobs.KINDS, help="what the job is for")
     job("-o", "--output", required=True, metavar="FOLDER", help="where its files are written")
-    job("--device", default="vulkan", metavar="D", help="the device to test (vulkan)")
+    job("--device", type=device, default="vulkan", metavar="D", help="the device to test (vulkan)")
     job("--profile", choices=("smoke", "full"), default="smoke", help="how many and how large")
     job("--shards", type=whole(1, 99_999), default=1, metavar="N", help="jobs to split it into (1)")
 
@@ -128,6 +128,13 @@ def label(text: str) -> str:
     """Return a label, ``NAME=VALUE``."""
     if not re.fullmatch(r"[\w.-]{1,50}=[\w. :/-]{1,100}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return text
+
+
+def device(text: str) -> str:
+    """Return a device string, as it may stand in a script."""
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,40}(:[0-9]{1,3})?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no device such as vulkan or gles30:1")
     return text
 
 

@@ -208,7 +208,7 @@ def write(proposals: Sequence[Proposal], database: str | None, folder: str) -> l
         before = texts.get(name) or _text_of(old / name, empty)
         start = before.rindex(end)
         comma = "," if before[:start].rstrip()[-1] not in "[{" else ""
-        texts[name] = f"{before[:start].rstrip()}{comma}\n{text}\n{before[start:].lstrip()}"
+        texts[name] = f"{before[:start].rstrip()}{comma}\n{text}\n{before[start:]}"
 
     try:
         for one in proposals:

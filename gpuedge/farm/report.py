@@ -11,11 +11,15 @@ from typing import Any
 
 from gpuedge.conformance.bench import CRASHED, ERROR, FAILED, PASSED, SKIPPED, TIMEOUT
 from gpuedge.core.errors import InputError
+from gpuedge.farm.devices import OWN
 from gpuedge.farm.store import RunStore
 from gpuedge.farm.table import driver_of, shards_of
 from gpuedge.farm.tasks import FarmRun
 
 BAD = (FAILED, ERROR, CRASHED, TIMEOUT)
+
+UPDATED = (*OWN, "driverVersion", "driverInfo", "GL_VERSION", "apiVersion")
+"""What of an identity another version of the same driver changes."""
 
 
 @dataclass
@@ -44,9 +48,10 @@ class DeviceResult:
         return driver_of(self.identity)
 
     @property
-    def family(self) -> tuple[str, str]:
+    def family(self) -> str:
         """What stays the same when a driver or gpuedge is updated."""
-        return self.level, self.name
+        same = {name: v for name, v in self.identity.items() if name not in UPDATED}
+        return json.dumps([self.level, same], sort_keys=True)
 
     @property
     def coverage(self) -> float:
@@ -157,27 +162,33 @@ def _results(run: FarmRun, store: RunStore) -> Iterator[DeviceResult]:
     yield from made.values()
 
 
-def _families(results: Sequence[DeviceResult]) -> Iterator[list[DeviceResult]]:
-    by_family: dict[tuple[str, str], list[DeviceResult]] = defaultdict(list)
+def _updates(results: Sequence[DeviceResult]) -> Iterator[tuple[DeviceResult, DeviceResult]]:
+    """Yield the results of a device in two runs, one after the other.
+
+    It is the same device where all of its identity is the same, or where a run knows one only that
+    differs in nothing but versions.
+    """
+    families: dict[str, dict[str, dict[str, DeviceResult]]] = {}
     for one in results:
         if one.rows:
-            by_family[one.family].append(one)
-    yield from by_family.values()
-
-
-def _is_same(old: DeviceResult, new: DeviceResult) -> bool:
-    return (old.run.version, old.driver) == (new.run.version, new.driver)
+            families.setdefault(one.family, {}).setdefault(one.run.id, {})[one.key] = one
+    for runs in families.values():
+        for old, new in pairwise(runs.values()):
+            both = old.keys() & new.keys()
+            yield from ((old[key], new[key]) for key in sorted(both))
+            before, after = ([o for k, o in one.items() if k not in both] for one in (old, new))
+            if len(before) == len(after) == 1:
+                yield before[0], after[0]
 
 
 def _regressions(results: Sequence[DeviceResult]) -> Iterator[Regression]:
-    for family in _families(results):
-        for old, new in pairwise(family):
-            if old.run.id == new.run.id or _is_same(old, new):
-                continue
-            cases = [case for case, row in sorted(new.rows.items()) if row["status"] in BAD
-                     and old.rows.get(case, {}).get("status") == PASSED]  # fmt: skip
-            if cases:
-                yield Regression(old, new, tuple(cases))
+    for old, new in _updates(results):
+        if (old.run.version, old.driver) == (new.run.version, new.driver):
+            continue  # what differs is a flake
+        cases = [case for case, row in sorted(new.rows.items()) if row["status"] in BAD
+                 and old.rows.get(case, {}).get("status") == PASSED]  # fmt: skip
+        if cases:
+            yield Regression(old, new, tuple(cases))
 
 
 def _flakes(results: Sequence[DeviceResult]) -> Iterator[Flake]:

@@ -15,7 +15,7 @@ from typing import Any
 import gpuedge
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.catalogue import everything
-from gpuedge.farm import engine, tasks, work
+from gpuedge.farm import engine, tasks
 from gpuedge.farm.coordinator import Coordinator
 from gpuedge.farm.devices import Announcement, Desk, FarmDevice
 from gpuedge.farm.store import RunStore
@@ -47,7 +47,7 @@ def row(case: Case, status: str = "passed") -> dict[str, Any]:
 
 
 def answers(fates: Mapping[str, Fate]) -> Callable[[dict[str, Any], Desk], str]:
-    """Return what stands in for `work.answer`."""
+    """Return what stands in for `gpuedge.farm.work.answer`."""
 
     def answer(asked: dict[str, Any], at: Desk) -> str:
         with at.lent(asked["key"], asked["task"]) as device:
@@ -107,7 +107,7 @@ def coordinator(client: engine.Engine, folder: Path, **changes: Any) -> Coordina
     own = ("parts", "seed", "verify", "version", "cases")
     store, run = begun(folder, **{n: v for n, v in changes.items() if n in own})
     more = {n: v for n, v in changes.items() if n not in own}
-    given = {"case_s": 30.0, "stall_s": 60.0, "grace_s": 1.0, **more}
+    given = {"case_s": 30.0, "stall_s": 60.0, "grace_s": 0.5, **more}
     return Coordinator(client, store, run, changes.get("cases", CASES), **given)
 
 
@@ -116,6 +116,3 @@ def names_in(folder: Path) -> list[str]:
     rows = [json.loads(line) for file in sorted((folder / "shards").glob("*.jsonl"))
             for line in file.read_text().splitlines()[1:]]  # fmt: skip
     return [r["id"] for r in rows]
-
-
-__all__ = ["work"]

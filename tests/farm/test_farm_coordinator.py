@@ -11,6 +11,7 @@ import pytest
 from farm_fakes import CASES, END, answers, begun, coordinator, desk, farm, key, names_in
 
 from gpuedge.core.errors import FarmError, NoUsableDeviceError
+from gpuedge.farm import coordinator as coordinators
 from gpuedge.farm import store as stores
 from gpuedge.farm import work
 from gpuedge.farm.tasks import is_verified, shards
@@ -21,6 +22,7 @@ ALL = sorted(CASES)
 @pytest.fixture(autouse=True)
 def honest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "answer", answers({}))
+    monkeypatch.setattr(coordinators, "TICK_S", 0.1)
 
 
 def hang(header: Any, rows: Any) -> None:
@@ -149,7 +151,7 @@ def test_a_liar_a_hanging_worker_and_one_of_another_version(
     desks = [desk("liar", "G1"), desk("stuck", "G1"), desk("good", "G1"),
              desk("old", "G1", version="0.0.1")]  # fmt: skip
     with farm(*desks) as client:
-        body = summary_of(coordinator(client, tmp_path, wanted=3, stall_s=3.0, parts=9))
+        body = summary_of(coordinator(client, tmp_path, wanted=3, stall_s=1.5, parts=9))
     assert sorted(names_in(tmp_path)) == ALL, "lost or doubled"
     (device,) = body["devices"]
     assert device["workers"] == ["good"], "what the liar gave before is not believed either"
