@@ -10,12 +10,14 @@ import json
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.results import Results
-from gpuedge.core.record import UnfitError
+from gpuedge.core.record import UnfitError, read
 from gpuedge.core.text import plain
 from gpuedge.farm.devices import Announcement, FarmDevice, announcement, labels_match
 from gpuedge.farm.store import RunStore
@@ -53,7 +55,7 @@ class Flight:
     name: str
     addresses: frozenset[str]
     worker: str = ""
-    progress: int = -1
+    progress: object = None
     since: float = field(default_factory=time.monotonic)
 
 
@@ -105,6 +107,7 @@ class Coordinator:
         self._unfit: set[tuple[str, str]] = set()  # an address and a device that it cannot open
         self._absent: dict[str, float] = {}
         self._begun = time.monotonic()
+        self._session = f"{self.run.id[:8]}-{uuid4().hex[:8]}"
 
     def work(self) -> None:
         """Run until every device has run every shard, or nobody is left who could.
@@ -114,8 +117,9 @@ class Coordinator:
         FarmError (GE-407)
             The scheduler or the store is gone; what was finished is kept.
         """
-        for found in self.store.documents("devices"):
-            self._add(FarmDevice(found["device"], found["identity"], found["caps"]))
+        for body in self.store.documents("devices"):
+            with suppress(UnfitError):
+                self._add(read(FarmDevice, {n: v for n, v in body.items() if n != "key"}))
         try:
             while self._goes_on():
                 for future in self.engine.ended(list(self._flying), TICK_S):
@@ -222,8 +226,10 @@ class Coordinator:
             else:
                 self._absent.pop(key, None)
                 self._tries[task.id] += 1
-                flight = Flight(task, f"{task.id}-{self._tries[task.id]}", addresses)
-                asked = request(task, self.run, self.case_s)
+                # no other run or session may take this reply for its own
+                name = f"{self._session}/{task.id}-{self._tries[task.id]}"
+                flight = Flight(task, name, addresses)
+                asked = request(task, self.run, self.case_s, name)
                 self._flying[self.engine.submit(flight.name, asked, key, addresses)] = flight
                 flying += 1
 
@@ -253,9 +259,9 @@ class Coordinator:
             if future.done():
                 continue
             worker = running.get(flight.name, flight.worker)
-            metrics = lively.get(worker, {}).get("metrics", {}).get(DESK)
-            told = metrics.get(flight.task.id) if isinstance(metrics, dict) else None
-            progress = told if isinstance(told, int) else flight.progress
+            metrics = lively.get(worker, {}).get("metrics", {}).get(DESK) or {}
+            # one that has not begun waits for another shard there, maybe another run's
+            progress = metrics.get(flight.name, metrics)
             if (worker, progress) != (flight.worker, flight.progress):
                 if flight.worker and worker != flight.worker:
                     self._tell_moved(flight, "the worker is gone")

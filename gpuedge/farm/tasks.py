@@ -90,10 +90,12 @@ def is_verified(run: FarmRun, task: FarmTask) -> bool:
     return digest(f"verify {run.seed} {task.shard}") < run.verify * 2.0**64
 
 
-def request(task: FarmTask, run: FarmRun, case_s: float) -> str:
-    """Return what a worker is asked."""
-    asked = {"task": task.id, "key": task.key, "profile": run.profile, "ids": list(task.ids),
-             "shard": f"{task.part}/{task.parts}", "case_s": case_s}  # fmt: skip
+def request(task: FarmTask, run: FarmRun, case_s: float, name: str = "") -> str:
+    """Return what a worker is asked; `name` is what it tells its progress under."""
+    asked = {
+        "name": name, "task": task.id, "key": task.key, "profile": run.profile,
+        "shard": f"{task.part}/{task.parts}", "ids": list(task.ids), "case_s": case_s,
+    }  # fmt: skip
     return json.dumps(asked)
 
 

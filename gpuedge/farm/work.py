@@ -24,7 +24,7 @@ def shard(request: str) -> str:
     Parameters
     ----------
     request : str
-        JSON with ``task``, ``key``, ``profile``, ``shard``, ``ids`` and ``case_s``.
+        JSON with ``name``, ``task``, ``key``, ``profile``, ``shard``, ``ids`` and ``case_s``.
 
     Returns
     -------
@@ -50,11 +50,11 @@ def answer(asked: dict[str, Any], desk: Desk) -> str:
         "versions": versions(), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }  # fmt: skip
     results = Results(header)
-    with desk.lent(asked["key"], asked["task"]) as device:
+    with desk.lent(asked["key"], asked["name"]) as device:
         runner = Runner(device, asked["profile"], cases, desk.jobs, asked["case_s"])
         for row in runner.rows():
             results.add(row)
-            desk.step(asked["task"])
+            desk.step(asked["name"])
     header |= {k: v for k, v in (runner.header or {}).items() if k != "versions"}
     header["seconds"] = round(time.monotonic() - start, 2)
     who = desk.announcement

@@ -50,7 +50,7 @@ def answers(fates: Mapping[str, Fate]) -> Callable[[dict[str, Any], Desk], str]:
     """Return what stands in for `gpuedge.farm.work.answer`."""
 
     def answer(asked: dict[str, Any], at: Desk) -> str:
-        with at.lent(asked["key"], asked["task"]) as device:
+        with at.lent(asked["key"], asked["name"]) as device:
             who = at.announcement
             found = next(d for d in who.devices if d.device == device)
             header = {

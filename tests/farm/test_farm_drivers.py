@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import farm as drivers
 import pytest
+from daily import some
 from farm_processes import Farm
 
 from gpuedge.conformance.catalogue import everything
@@ -102,3 +105,48 @@ def test_workers_that_die_hang_and_lie(tmp_path: Path) -> None:
     assert any("claims" in why and "Adreno" in why for why in refused)
     assert again.returncode == 1 and body["disagreements"] == []
     assert body["verified"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.driver
+@pytest.mark.timeout(600)
+def test_a_scheduler_that_dies_costs_no_finished_shard(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with Farm(tmp_path) as farm:
+        farm.worker("one", "vulkan-lavapipe")
+        running = farm.run("--store", str(store), "--only", "matmul/*", "--shards", "8")
+        until(store, 2, running)
+        farm.processes["scheduler"].kill()
+        out, log = running.communicate(timeout=120)
+    assert running.returncode == 4 and json.loads(out)["code"] == "GE-407", log
+    before = {f: f.stat().st_mtime_ns for f in store.glob("shards/*.jsonl")}
+    assert 2 <= len(before) < 8
+    (tmp_path / "tmp").rmdir()
+    with Farm(tmp_path) as farm:
+        farm.worker("one", "vulkan-lavapipe")
+        again = farm.run("--store", str(store), "--resume")
+        out, log = again.communicate(timeout=400)
+    assert again.returncode == 0, log
+    assert all(f.stat().st_mtime_ns == when for f, when in before.items())
+    names = sorted(name for _, ids in shards_of(store) for name in ids)
+    assert names == sorted(c.id for c in everything("smoke") if c.op == "matmul")
+
+
+CONFIGURATIONS = ("vulkan-lavapipe", "vulkan-swiftshader", "gles31-llvmpipe", "gles20-llvmpipe")
+
+
+@pytest.mark.driver
+@pytest.mark.parametrize("name", some(CONFIGURATIONS, len(CONFIGURATIONS)))
+def test_the_devices_of_this_machine(name: str, tmp_path: Path) -> None:
+    drivers.require(name)
+    environ = drivers.environment_of(name) | {"GPUEDGE_CACHE_DIR": str(drivers.cache(name))}
+    command = [sys.executable, "-m", "gpuedge", "farm", "run", "--store", str(tmp_path / "s"),
+               "--only", "add/float32/*", "--device", drivers.FARM[name].device]  # fmt: skip
+    done = subprocess.run(
+        [*command, "--json"], env=environ, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (device,) = json.loads(done.stdout)["devices"]
+    wanted = [c.id for c in everything("smoke") if c.id.startswith("add/float32/")]
+    assert sorted(n for _, ids in shards_of(tmp_path / "s") for n in ids) == sorted(wanted)
+    assert device["counts"]["passed"] > 0 and device["counts"]["not_run"] == 0
