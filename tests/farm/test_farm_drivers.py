@@ -121,8 +121,8 @@ def test_a_scheduler_that_dies_costs_no_finished_shard(tmp_path: Path) -> None:
     assert running.returncode == 4 and json.loads(out)["code"] == "GE-407", log
     before = {f: f.stat().st_mtime_ns for f in store.glob("shards/*.jsonl")}
     assert 2 <= len(before) < 8
-    (tmp_path / "tmp").rmdir()
-    with Farm(tmp_path) as farm:
+    (tmp_path / "second").mkdir()
+    with Farm(tmp_path / "second") as farm:
         farm.worker("one", "vulkan-lavapipe")
         again = farm.run("--store", str(store), "--resume")
         out, log = again.communicate(timeout=400)

@@ -24,6 +24,8 @@ PLACES = {
     "cli/output.py": "prints plainly without rich",
     "backends/wgpu/api.py": "imports wgpu in a function of its own",
     "capdb/updates/client.py": "is imported once everything was found",
+    "farm/engine.py": "imports more of distributed in functions, once it was found",
+    "farm/work.py": "runs on workers of Dask only",
     "onnx_backend.py": "imports more of onnx in functions, once it was found",
 }
 """Files that import an optional package otherwise, and why they may."""
