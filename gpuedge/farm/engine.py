@@ -232,9 +232,12 @@ class Engine:
     def workers(self) -> Mapping[str, Mapping[str, Any]]:
         """Return what workers that live say of themselves, by address."""
         with self._reached():
-            if self._client.status != "running":
+            ask: Any = self._client.scheduler
+            if self._client.status != "running" or ask is None:
                 raise self.gone()
-            return self._client.scheduler_info(n_workers=-1)["workers"]  # type: ignore[no-any-return]
+            # scheduler_info() may return what Dask's own look a moment later got: no workers
+            info = self._client.sync(ask.identity, n_workers=-1, callback_timeout=CONNECT_S)
+            return info["workers"]  # type: ignore[no-any-return]
 
     def submit(self, name: str, request: str, key: str, addresses: Iterable[str]) -> Future[str]:
         """Have a shard run by one of these workers on a device of that key."""

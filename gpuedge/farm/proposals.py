@@ -135,7 +135,10 @@ def _proposal(
     record = _record(alike[0])
     names = [n for n in ("name", "deviceName", "GL_RENDERER") if n in record]
     near: dict[str, Any] = {n: f"Other {record[n]}" for n in names}
-    parsed = parse(entry, api)
+    try:
+        parsed = parse(entry, api)
+    except ValueError:  # a device without a name
+        return
     is_right = result(parsed, subject(record, host={}))[0] is TRUE
     if is_right and result(parsed, subject({**record, **near}, host={}))[0] is FALSE:
         file = f"{source.ENTRIES}/{api}/{vendor}.json"

@@ -107,6 +107,8 @@ def parsed(text: str) -> Results:
         raise UnfitError("it is not JSON, line by line") from None
     if not isinstance(header, dict) or header.get("schema") != RESULTS:
         raise UnfitError("it has no header")
+    if any(not isinstance(header.get(name, {}), dict) for name in ("farm", "identity")):
+        raise UnfitError("its header is damaged")
     results = Results(header)
     for row in rows:
         checked(RowFields, row)

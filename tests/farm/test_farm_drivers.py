@@ -103,6 +103,9 @@ def test_workers_that_die_hang_and_lie(tmp_path: Path) -> None:
     refused = [json.loads(f.read_text())["why"] for f in store.glob("refused/*.json")]
     assert any("swiftshader-2" in why and "twice" in why for why in refused)
     assert any("claims" in why and "Adreno" in why for why in refused)
+    assert {row["worker"] for row in body["moved"]} <= {
+        "claims", "lavapipe-2", "llvmpipe31-2", "swiftshader-2"
+    }, "a good worker lost its shard"  # fmt: skip
     assert again.returncode == 1 and body["disagreements"] == []
     assert body["verified"] > 0
 
