@@ -91,7 +91,9 @@ def farm(*desks: Desk) -> Iterator[engine.Engine]:
                 END.set()
 
 
-def begun(folder: Path, cases: Mapping[str, Case] = CASES, **changes: Any) -> tuple[RunStore, Any]:
+def begun(
+    folder: Path | str, cases: Mapping[str, Case] = CASES, **changes: Any
+) -> tuple[RunStore, Any]:
     """Return a store with a run that has begun."""
     store = RunStore(str(folder))
     given = {"parts": 4, "seed": 1, "verify": 0.0, "version": gpuedge.__version__, **changes}

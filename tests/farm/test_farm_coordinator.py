@@ -82,8 +82,9 @@ def test_a_store_that_vanishes_is_not_made_anew(tmp_path: Path) -> None:
         store.put("shards/x.jsonl", "x")
 
 
-def test_files_are_written_once(tmp_path: Path) -> None:
-    store, _ = begun(tmp_path)
+@pytest.mark.parametrize("place", ["{}", "memory://once"])
+def test_files_are_written_once(place: str, tmp_path: Path) -> None:
+    store, _ = begun(place.format(tmp_path))
     assert store.put("shards/x.jsonl", "first") and not store.put("shards/x.jsonl", "second")
     assert store.text("shards/x.jsonl") == "first"
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
@@ -151,7 +152,9 @@ def test_a_liar_a_hanging_worker_and_one_of_another_version(
     desks = [desk("liar", "G1"), desk("stuck", "G1"), desk("good", "G1"),
              desk("old", "G1", version="0.0.1")]  # fmt: skip
     with farm(*desks) as client:
+        start = time.monotonic()
         body = summary_of(coordinator(client, tmp_path, wanted=3, stall_s=1.5, parts=9))
+        assert time.monotonic() - start < 30, "it waited for what hangs"
     assert sorted(names_in(tmp_path)) == ALL, "lost or doubled"
     (device,) = body["devices"]
     assert device["workers"] == ["good"], "what the liar gave before is not believed either"
