@@ -142,7 +142,7 @@ install_package() {
   if [ "$purpose" != demo ]; then
     # Dependency groups came with pip 25.1.
     $pip install --help | grep -q -- --group || $pip install -q --upgrade "pip>=25.1"
-    $pip install -q --editable ".[all]" --group dev
+    $pip install -q --editable ".[all,farm]" --group dev
   else
     $pip install -q --editable ".[all,examples]"
   fi

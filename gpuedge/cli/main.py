@@ -42,6 +42,7 @@ VERBS: dict[str, str] = {
     "quantize": "write a model of fewer bits, and say how far its outputs are from the floats",
     "conformance": "test whether a device computes what it should, case by case",
     "report": "one file about this machine to send: doctor, probe and conformance",
+    "farm": "run the conformance cases on the devices of many machines, and report on them",
     "bench": "time fixed graphs on a GPU and on the CPU path; write an anonymous trace",
     "tune": "time the kernels of a model on a GPU, and keep or pass on which are the fastest",
     "db": "the capability database: what it says of a device and why, signed updates",

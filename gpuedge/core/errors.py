@@ -24,6 +24,7 @@ GpuEdgeError                      GE-100
 |   +-- BackendUnavailableError   GE-404  the API, its loader or its Python package is absent
 |   +-- DriverError               GE-405  the driver refused something it should accept
 |   +-- RequestTimeoutError       GE-406  a run took longer than its timeout_s (also TimeoutError)
+|   +-- FarmError                 GE-407  the scheduler or the store of a farm is gone
 +-- ModelError                    GE-500
 |   +-- UnsupportedOpError        GE-501
 |   +-- PackError                 GE-502  a packed model is damaged, or of another version
@@ -39,9 +40,9 @@ from gpuedge.core.text import plain
 __all__ = [
     "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
     "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError", "DeviceTimeoutError",
-    "DriverError", "GpuEdgeError", "InexactError", "InputError", "KernelError", "KernelLimitError",
-    "KernelSyntaxError", "MissingPackageError", "MixedDevicesError", "ModelError",
-    "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError", "PackError",
+    "DriverError", "FarmError", "GpuEdgeError", "InexactError", "InputError", "KernelError",
+    "KernelLimitError", "KernelSyntaxError", "MissingPackageError", "MixedDevicesError",
+    "ModelError", "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError", "PackError",
     "RequestTimeoutError", "ShapeError", "UnknownDeviceError", "UnsupportedOpError", "UpdateError",
     "UsageError",
 ]  # fmt: skip
@@ -280,6 +281,12 @@ class RequestTimeoutError(DeviceError, TimeoutError):
     """A run took longer than the `timeout_s` that the caller gave it."""
 
     code = "GE-406"
+
+
+class FarmError(DeviceError):
+    """The scheduler of a farm cannot be reached any more, or the store of its results."""
+
+    code = "GE-407"
 
 
 class ModelError(GpuEdgeError):

@@ -28,6 +28,11 @@ EXTRAS: Final = {
     "rich": "cli",
     "jinja2": "cli",
     "pyshaderc": "shaderc",
+    "distributed": "farm",
+    "fsspec": "farm",
+    "duckdb": "farm",
+    "pyarrow": "farm",
+    "jinja2": "farm",
 }
 """The extra of gpuedge that brings a package, as pyproject.toml has it."""
 

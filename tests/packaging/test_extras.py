@@ -24,6 +24,8 @@ PLACES = {
     "cli/output.py": "prints plainly without rich",
     "backends/wgpu/api.py": "imports wgpu in a function of its own",
     "capdb/updates/client.py": "is imported once everything was found",
+    "farm/engine.py": "imports more of distributed in functions, once it was found",
+    "farm/work.py": "runs on workers of Dask only",
     "onnx_backend.py": "imports more of onnx in functions, once it was found",
 }
 """Files that import an optional package otherwise, and why they may."""
@@ -45,7 +47,7 @@ def test_extras_bring_the_packages_that_errors_name_them_for() -> None:
 def test_all_is_all() -> None:
     (itself,) = (r for r in map(Requirement, OPTIONAL["all"]) if r.name == "gpuedge")
     others = names(OPTIONAL["all"]) - {"gpuedge"}
-    assert itself.extras | others == set(OPTIONAL) - {"all", "examples", "shaderc"}
+    assert itself.extras | others == set(OPTIONAL) - {"all", "examples", "farm", "shaderc"}
 
 
 def test_pythons_are_the_same_everywhere() -> None:

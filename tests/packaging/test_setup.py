@@ -150,7 +150,7 @@ def test_demo_needs_no_test_tools(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("purpose", "words"),
-    [("demo", "--editable .[all,examples]"), ("test", "--editable .[all] --group")],
+    [("demo", "--editable .[all,examples]"), ("test", "--editable .[all,farm] --group")],
 )
 def test_everything_of_the_package_is_installed(machine: Machine, purpose: str, words: str) -> None:
     machine.debian(root=False)

@@ -41,9 +41,9 @@ LEVELS = {
     "onnx_backend": 17,
     "conformance": 17,
     "bench": 17,
-    "farm": 17,
-    "cli": 18,
-    "__main__": 19,
+    "farm": 18,
+    "cli": 19,
+    "__main__": 20,
 }
 """Rooms, lowest first. Rooms of one level may not import each other, without exception."""
 

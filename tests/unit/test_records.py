@@ -32,6 +32,8 @@ from gpuedge.core.errors import DeviceLostError
 from gpuedge.core.identity import Identity
 from gpuedge.core.record import UnfitError, plain, read
 from gpuedge.executors.answers import KeptAnswers
+from gpuedge.farm.devices import Announcement, FarmDevice
+from gpuedge.farm.tasks import FarmRun
 from gpuedge.isolation.messages import RaisedError, Reply
 from gpuedge.probing.protocol import (
     DemandTold,
@@ -224,6 +226,17 @@ KINDS = {
     ),
     "crash marker": Kind(
         MarkerFields, plain(MarkerFields("k", "n", 1.5, "w", "b", "c")), "why boot code", open="."
+    ),
+    "announcement of a worker": Kind(
+        Announcement,
+        plain(Announcement("1", "lab", {"rack": "3"}, (FarmDevice("x:0", plain(IDENTITY), "ab"),))),
+        "labels.* devices.caps devices.identity.[!ano]* devices.identity.apiVersion",
+        "devices.identity.[!ano]* devices.identity.apiVersion", open="labels devices.identity",
+        outside=(("version", ""), ("serial", "x" * 200), ("devices.device", "")),
+    ),
+    "run of a farm": Kind(
+        FarmRun, plain(FarmRun("x", "1", "full", ("a*",), 2, 9, "ab", 1, 0.5, "2026")),
+        outside=(("parts", 0), ("count", 0), ("schema", "x")),
     ),
     "known answers of ONNX Runtime": Kind(
         KeptAnswers, plain(KeptAnswers((("MatMul", "u", "i", True),), 9.0, "ort 1", 1.5)),

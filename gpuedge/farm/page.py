@@ -1,0 +1,59 @@
+"""A report as one page of HTML that needs nothing but itself, and templates in general."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuedge.farm.proposals import Proposal
+from gpuedge.farm.report import DeviceResult, FarmReport, as_json
+from gpuedge.safety.packages import needed
+from gpuedge.safety.paths import save_named
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+SHOWN_CASES = 8
+"""Names of cases that stand with a regression or a proposal; the rest is counted."""
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Return a template of this room with its values; in HTML all of them are escaped."""
+    with needed("jinja2", "gpuedge farm"):
+        import jinja2
+    places = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
+    environment = jinja2.Environment(
+        loader=places, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=jinja2.select_autoescape(["html.j2"]), keep_trailing_newline=True,
+    )  # fmt: skip
+    return environment.get_template(template).render(**values)
+
+
+def write(report: FarmReport, proposed: Sequence[Proposal], path: str) -> None:
+    """Write the page. Raises InputError (GE-203) where it cannot be written."""
+    latest = report.latest()
+    tables = [one.by_operator() for one in latest]
+    operators = sorted({op for table in tables for op in table})
+    matrix = [(op, [_cell(table.get(op)) for table in tables]) for op in operators]
+    text = rendered(
+        "report.html.j2", report=report, counts=report.counts(), latest=latest, matrix=matrix,
+        proposed=proposed, shown=SHOWN_CASES, percent=_percent, figures=as_json(report),
+    )  # fmt: skip
+    save_named(Path(path), text.encode(), "--output")
+
+
+def _cell(counts: Counter[str] | None) -> tuple[str, str]:
+    """Return the class and the text of an operator on a device: what failed comes first."""
+    if not counts:
+        return "none", "\u2013"
+    done = counts["passed"] + counts["bad"]
+    if counts["bad"]:
+        return "bad", f"{counts['bad']} of {done} failed"
+    if not done:
+        return "unsupported", "unsupported"
+    return "good", f"{done}" + (f" (+{counts['unsupported']})" if counts["unsupported"] else "")
+
+
+def _percent(result: DeviceResult) -> str:
+    return f"{100 * result.coverage:.1f} %"

@@ -1,0 +1,214 @@
+"""What many runs say together: a matrix, what got worse, what is not sure, what was covered."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from gpuedge.conformance.bench import CRASHED, ERROR, FAILED, PASSED, SKIPPED, TIMEOUT
+from gpuedge.core.errors import InputError
+from gpuedge.farm.devices import OWN
+from gpuedge.farm.store import RunStore
+from gpuedge.farm.table import driver_of, shards_of
+from gpuedge.farm.tasks import FarmRun
+
+BAD = (FAILED, ERROR, CRASHED, TIMEOUT)
+
+UPDATED = (*OWN, "driverVersion", "driverInfo", "GL_VERSION", "apiVersion")
+"""What of an identity another version of the same driver changes."""
+
+
+@dataclass
+class DeviceResult:
+    """What one run found of one kind of device.
+
+    `rows` has the rows by case; `checks` the cases that came to another status on an equal device.
+    """
+
+    run: FarmRun
+    key: str
+    level: str
+    identity: Mapping[str, Any]
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    checks: dict[str, str] = field(default_factory=dict)
+    serials: set[str] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        """What the driver calls the device."""
+        return str(self.identity.get("name", "?"))
+
+    @property
+    def driver(self) -> str:
+        """The driver's version, as the driver has it."""
+        return driver_of(self.identity)
+
+    @property
+    def family(self) -> str:
+        """What stays the same when a driver or gpuedge is updated."""
+        same = {name: v for name, v in self.identity.items() if name not in UPDATED}
+        return json.dumps([self.level, same], sort_keys=True)
+
+    @property
+    def coverage(self) -> float:
+        """The share of all cases of the run that were executed: not skipped, not left out."""
+        done = sum(row["status"] != SKIPPED for row in self.rows.values())
+        return float(done / self.run.count)
+
+    def statuses(self) -> Counter[str]:
+        """Return how many cases came to each status, those that were not run too."""
+        counts = Counter(str(row["status"]) for row in self.rows.values())
+        return counts + Counter(not_run=self.run.count - len(self.rows))
+
+    def by_operator(self) -> dict[str, Counter[str]]:
+        """Return for each operator how many cases passed, failed and do not apply."""
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for row in self.rows.values():
+            status = row["status"]
+            kind = "bad" if status in BAD else "passed" if status == PASSED else "unsupported"
+            found[row["op"]][kind] += 1
+        return found
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Cases that passed with older versions and do not with newer ones, on one device."""
+
+    old: DeviceResult
+    new: DeviceResult
+    cases: tuple[str, ...]
+
+    @property
+    def changed(self) -> str:
+        """What was updated: gpuedge, the driver, or both."""
+        parts = [("gpuedge", self.old.run.version, self.new.run.version),
+                 ("driver", self.old.driver, self.new.driver)]  # fmt: skip
+        return "; ".join(f"{what} {old} to {new}" for what, old, new in parts if old != new)
+
+
+@dataclass(frozen=True)
+class Flake:
+    """A case that came to several statuses with the same versions on equal devices."""
+
+    result: DeviceResult
+    case: str
+    statuses: tuple[str, ...]
+
+
+@dataclass
+class FarmReport:
+    """Everything that a page shows; `summaries` are what the sessions said at their ends."""
+
+    runs: list[FarmRun]
+    results: list[DeviceResult]
+    summaries: list[dict[str, Any]]
+    regressions: list[Regression]
+    flakes: list[Flake]
+
+    def latest(self) -> list[DeviceResult]:
+        """Return the newest result of each kind of device, by level and name."""
+        newest = {result.key: result for result in self.results}
+        return sorted(newest.values(), key=lambda one: (one.level, one.name, one.key))
+
+    def counts(self) -> dict[str, int]:
+        """Return the figures that a reader looks for first."""
+        return {"runs": len(self.runs), "devices": len(self.latest()),
+                "cases": sum(len(one.rows) for one in self.results),
+                "regressions": sum(len(one.cases) for one in self.regressions),
+                "flakes": len(self.flakes)}  # fmt: skip
+
+
+def collect(stores: Sequence[str]) -> FarmReport:
+    """Return the report on runs, in the order in which they began.
+
+    Raises InputError (GE-203) where a store holds no run or one twice.
+    """
+    found: dict[str, tuple[FarmRun, RunStore]] = {}
+    for url in stores:
+        store = RunStore(url)
+        run = store.run()
+        if run is None or run.id in found:
+            why = "holds no run" if run is None else "holds a run that another store holds, too"
+            raise InputError(f"{url} {why}.", asked_by="the store")
+        found[run.id] = run, store
+    ordered = sorted(found.values(), key=lambda both: both[0].started)
+    results = [one for run, store in ordered for one in _results(run, store)]
+    summaries = [{"run": run.id, **body} for run, store in ordered
+                 for body in store.documents("summaries")[-1:]]  # fmt: skip
+    return FarmReport([run for run, _ in ordered], results, summaries,
+                      list(_regressions(results)), list(_flakes(results)))  # fmt: skip
+
+
+def _results(run: FarmRun, store: RunStore) -> Iterator[DeviceResult]:
+    made: dict[str, DeviceResult] = {}
+    for body in store.documents("devices"):
+        key, identity = str(body.get("key")), body.get("identity")
+        if isinstance(identity, dict):
+            made[key] = DeviceResult(run, key, key.partition("-")[0], identity)
+    for name, shard in shards_of(store):
+        result = made.get(name.partition(".")[0])
+        if result is None:
+            continue
+        farm = shard.header.get("farm", {})
+        result.serials.add(str(farm.get("serial")))
+        for case, row in shard.rows.items():
+            before = result.rows.setdefault(case, row)
+            if before["status"] != row["status"]:
+                result.checks[case] = row["status"]
+    yield from made.values()
+
+
+def _updates(results: Sequence[DeviceResult]) -> Iterator[tuple[DeviceResult, DeviceResult]]:
+    """Yield the results of a device in two runs, one after the other.
+
+    It is the same device where all of its identity is the same, or where a run knows one only that
+    differs in nothing but versions.
+    """
+    families: dict[str, dict[str, dict[str, DeviceResult]]] = {}
+    for one in results:
+        if one.rows:
+            families.setdefault(one.family, {}).setdefault(one.run.id, {})[one.key] = one
+    for runs in families.values():
+        for old, new in pairwise(runs.values()):
+            both = old.keys() & new.keys()
+            yield from ((old[key], new[key]) for key in sorted(both))
+            before, after = ([o for k, o in one.items() if k not in both] for one in (old, new))
+            if len(before) == len(after) == 1:
+                yield before[0], after[0]
+
+
+def _regressions(results: Sequence[DeviceResult]) -> Iterator[Regression]:
+    for old, new in _updates(results):
+        if (old.run.version, old.driver) == (new.run.version, new.driver):
+            continue  # what differs is a flake
+        cases = [case for case, row in sorted(new.rows.items()) if row["status"] in BAD
+                 and old.rows.get(case, {}).get("status") == PASSED]  # fmt: skip
+        if cases:
+            yield Regression(old, new, tuple(cases))
+
+
+def _flakes(results: Sequence[DeviceResult]) -> Iterator[Flake]:
+    """Yield cases that are not sure: between equal devices of a run, or two runs of the same."""
+    by_key: dict[tuple[str, str], list[DeviceResult]] = defaultdict(list)
+    for one in results:
+        by_key[one.key, one.run.version].append(one)
+    for alike in by_key.values():
+        seen: dict[str, set[str]] = defaultdict(set)
+        for one in alike:
+            for case, row in one.rows.items():
+                seen[case] |= {row["status"], one.checks.get(case, row["status"])}
+        for case, statuses in sorted(seen.items()):
+            if len(statuses) > 1:
+                yield Flake(alike[-1], case, tuple(sorted(statuses)))
+
+
+def as_json(report: FarmReport) -> str:
+    """Return the figures of a report as JSON, for whoever reads the page with a program."""
+    devices = [{"key": one.key, "level": one.level, "name": one.name, "driver": one.driver,
+                "run": one.run.id, "coverage": round(one.coverage, 4),
+                "statuses": dict(one.statuses())} for one in report.results]  # fmt: skip
+    return json.dumps({"schema": "gpuedge.farm.report/1", **report.counts(), "results": devices})

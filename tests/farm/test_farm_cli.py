@@ -1,0 +1,149 @@
+"""``gpuedge farm`` as it is called: exit codes, what goes on, what is refused and when."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from farm_fakes import CASES, answers, desk, names_in
+
+from gpuedge.cli.main import main
+from gpuedge.farm import coordinator, devices, work
+from gpuedge.safety import packages
+
+ADDS = sorted(name for name, case in CASES.items() if case.op == "add")
+RUN = ("farm", "run", "--only", "add/*", "--shards", "3", "--grace", "1", "-q")
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a machine with two equal devices and another one."""
+    here = desk("here", "G1", "G1", "G2").announcement
+    monkeypatch.setattr(devices, "found_here", lambda *_: here)
+    monkeypatch.setattr(work, "answer", answers({}))
+    monkeypatch.setattr(coordinator, "TICK_S", 0.1)
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+def test_run_query_export_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = str(tmp_path / "s")
+    assert main([*RUN, "--store", store, "--json"]) == 0
+    body = document(capsys)
+    assert body["schema"] == "gpuedge.farm/1"
+    assert body["counts"] == {"passed": 2 * len(ADDS), "not_run": 0}
+    assert sorted(names_in(tmp_path / "s")) == sorted(2 * ADDS)
+    assert main(["farm", "query", store, "select count(*) as n from rows", "--json"]) == 0
+    assert document(capsys)["rows"] == [[2 * len(ADDS)]]
+    assert main(["farm", "export", store, "-o", str(tmp_path / "r.parquet"), "--json"]) == 0
+    assert document(capsys)["rows"] == 2 * len(ADDS)
+    assert main(["farm", "report", store, "-o", str(tmp_path / "r.html")]) == 0
+    assert "1 runs, 2 devices" in capsys.readouterr().out
+    assert main([*RUN, "--store", store]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert main([*RUN, "--store", store, "--resume"]) == 0
+    out = capsys.readouterr().out
+    assert "9 of 9" in out and "2 devices; results in" in out
+    assert len(list((tmp_path / "s" / "summaries").iterdir())) == 2
+
+
+def test_what_is_wrong_is_an_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(header: Any, rows: list[dict[str, Any]]) -> None:
+        rows[0] |= {"status": "failed", "reason": "so it is"}
+
+    monkeypatch.setattr(work, "answer", answers({"here": fail}))
+    assert main([*RUN, "--store", str(tmp_path / "a")]) == 1
+    assert "failed" in capsys.readouterr().out
+    job = ["farm", "job", "lava", "-o", str(tmp_path / "job")]
+    assert main([*job, "--device", "x; rm"]) == 2
+    assert main([*job, "--shards", "2"]) == 0
+    assert len(list((tmp_path / "job").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "--store", "{}/s", "--resume"), "holds no run"),
+        (("run", "--store", "{}/s", "--only", "nothing/*"), "No case matches"),
+        (("run", "--store", "nonsense://x"), "is no place to keep results"),
+        (("run", "--store", "{}/s", "--verify", "2"), "not a number from 0 to 1"),
+        (("run", "--store", "{}/s", "--scheduler", "lab"), "no scheduler's address"),
+        (("run", "--store", "{}/s", "--scheduler", "tcp://127.0.0.1:1", "--device", "vulkan"),
+         "the workers say which devices"),
+        (("run", "--store", "{}/s", "--tls-ca", "x"), "three files"),
+        (("worker", "--scheduler", "tls://lab:1"), "needs --tls-ca"),
+        (("worker", "--scheduler", "tcp://127.0.0.1:1", "--label", "x"), "not NAME=VALUE"),
+        (("scheduler", "--host", "0.0.0.0"), "needs TLS"),
+        (("query", "{}/none", "select 1"), "holds no run"),
+        (("report", "{}/none", "-o", "{}/x.html"), "holds no run"),
+        (("report", "{}/none", "-o", "{}/no/folder/x.html"), "holds no run"),
+        (("job", "tablet", "-o", "{}/x"), "invalid choice"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_told_before_anything_happens(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(devices, "found_here", lambda *_: pytest.fail("drivers were touched"))
+    assert main(["farm", *(word.format(tmp_path) for word in arguments)]) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_of_another_version_are_not_gone_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*RUN, "--store", str(tmp_path)]) == 0
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": "0.0.3"}))
+    assert main([*RUN, "--store", str(tmp_path), "--resume"]) == 2
+    said = capsys.readouterr().err
+    assert "there gpuedge 0.0.3" in said and "another version" in said
+    file.write_text("{")
+    assert main([*RUN, "--store", str(tmp_path), "--resume"]) == 2
+    assert "holds no run that can be read" in capsys.readouterr().err
+
+
+def test_a_scheduler_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpuedge.farm.engine.CONNECT_S", 0.5)
+    arguments = ["--store", str(tmp_path / "s"), "--scheduler", "tcp://127.0.0.1:9"]
+    assert main([*RUN, *arguments]) == 4
+    assert "GE-407" in capsys.readouterr().err
+
+
+def test_results_in_a_place_that_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, "--store", "memory://farm/one"]) == 0
+    assert main([*RUN, "--store", "memory://farm/one", "--resume", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert json.loads(out[out.index("{") :])["counts"]["not_run"] == 0
+
+
+def test_importing_gpuedge_and_its_commands_loads_no_dask() -> None:
+    code = (
+        "import sys, gpuedge, gpuedge.cli.farm; gpuedge.probe\n"
+        f"print([m for m in {sorted(packages.EXTRAS)} if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("package", ["distributed", "fsspec"])
+def test_what_installs_a_package_that_is_missing(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main([*RUN, "--store", str(tmp_path / "s")]) == 2
+    assert "pip install 'gpuedge[farm]'" in capsys.readouterr().err
