@@ -6,11 +6,11 @@ by identity, so a subtree that is used twice is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuedge.opset.index import Chosen, Index, Loaded, Quotient, Remainder, substitute
+from gpuedge.opset.index import Index, Substitution
 
 if TYPE_CHECKING:
     from gpuedge.opset.tensor import Tensor
@@ -92,7 +92,7 @@ class LoadExpr(Expr):
     @property
     def parts(self) -> tuple[Expr, ...]:
         """What is loaded to find the position."""
-        return () if self.at.is_affine else tuple(loaded_in(self.at))
+        return self.at.loaded
 
 
 class Apply(Expr):
@@ -123,7 +123,7 @@ class Where(Expr):
     @property
     def parts(self) -> tuple[Expr, ...]:
         """Both branches and what the test loads."""
-        return (self.yes, self.no, *(e for t in self.test for e in loaded_in(t)))
+        return (self.yes, self.no, *(e for t in self.test for e in t.loaded))
 
 
 class Position(Expr):
@@ -137,7 +137,7 @@ class Position(Expr):
     @property
     def parts(self) -> tuple[Expr, ...]:
         """What is loaded to find the position."""
-        return tuple(loaded_in(self.index))
+        return self.index.loaded
 
 
 ZERO: Final = Number(0.0)
@@ -159,18 +159,6 @@ def where(test: Sequence[Index], yes: Expr | float, no: Expr | float) -> Expr:
     if any(t.high < 0 for t in open_tests):
         return lift(no)
     return Where(open_tests, lift(yes), lift(no)) if open_tests else lift(yes)
-
-
-def loaded_in(index: Index) -> Iterator[Expr]:
-    """Yield the expressions that an index takes from memory."""
-    for atom, _ in index.terms:
-        if isinstance(atom, Loaded):
-            yield atom.value
-        elif isinstance(atom, (Quotient, Remainder)):
-            yield from loaded_in(atom.of)
-        elif isinstance(atom, Chosen):
-            for part in (*atom.test, atom.yes, atom.no):
-                yield from loaded_in(part)
 
 
 def walk(root: Expr) -> list[Expr]:
@@ -209,9 +197,6 @@ def rewrite(
     """
     done: dict[int, Expr] = {}
 
-    def index(old: Index) -> Index:
-        return substitute(old, put, again)
-
     def again(old: Expr) -> Expr:
         key = id(old)
         if key not in done:
@@ -230,4 +215,5 @@ def rewrite(
             return Position(index(old.index))
         return old
 
+    index = Substitution(put, again)
     return again(root)

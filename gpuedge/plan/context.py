@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import UnsupportedOpError
@@ -76,6 +77,7 @@ class Context:
         self.known: dict[int, Tensor] = {}
         self.ops: tuple[str, ...] = ()
         self.choices: dict[str, VariantChoice] = {}
+        self.written: dict[Hashable, Any] = {}  # texts of `gpuedge.plan.alike`
         self._tuned, self._begun = tuned, begun(tuned)
         self._kept = "" if precision.kind == EXACT.kind else precision.kind
         self._views: dict[str, list[str]] = {}  # by memory
