@@ -29,13 +29,14 @@ class Expr:
         text of a kernel is the same in every process.
     """
 
-    __slots__ = ("serial",)
+    __slots__ = ("_loads", "serial")
     serial: int
+    _loads: tuple[LoadExpr, ...] | None
 
     def __new__(cls, *_: object, **__: object) -> Any:
         """Number the expression."""
         expr = object.__new__(cls)
-        object.__setattr__(expr, "serial", next(_serials))
+        expr.serial, expr._loads = next(_serials), None
         return expr
 
     def __add__(self, other: Expr | float) -> Expr:
@@ -177,9 +178,14 @@ def walk(root: Expr) -> list[Expr]:
     return order
 
 
-def loads(root: Expr) -> list[LoadExpr]:
+def loads(root: Expr) -> Sequence[LoadExpr]:
     """Return every load of a tree, in order."""
-    return [e for e in walk(root) if isinstance(e, LoadExpr)]
+    known = root._loads
+    if known is None:
+        known = tuple([e for e in walk(root) if isinstance(e, LoadExpr)])
+        if not isinstance(root, LoadExpr):  # which would hold itself
+            root._loads = known
+    return known
 
 
 def rewrite(

@@ -28,7 +28,7 @@ from gpuedge.plan.select import (
     too_many,
     workgroup,
 )
-from gpuedge.plan.storages import BYTES, EXACT, StoragePrecision, Storages
+from gpuedge.plan.storages import EXACT, StoragePrecision, Storages, bound_bytes
 from gpuedge.plan.tuned import UNTUNED, Tunings, begun, key_of
 
 MAX_TRIPS = 16384
@@ -387,9 +387,7 @@ class Context:
                 )
         for name in tensors.values():
             tensor = self.tensors[name]
-            # textures of bytes have as many texels as those of floats, and these are limited
-            is_texture = tensor.storage.kind in BYTES.values()
-            nbytes = tensor.layout.nbytes if is_texture else tensor.nbytes
+            nbytes = bound_bytes(tensor.layout.nbytes, tensor.storage)
             if nbytes > limits.max_storage_buffer_bytes:
                 raise UnsupportedOpError(
                     f"{'+'.join(self.ops)} binds a tensor of {nbytes} bytes.",
