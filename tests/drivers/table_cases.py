@@ -29,9 +29,11 @@ def table(*shape: int) -> Array:
 
 
 def ids(rows: int, *shape: int) -> Array:
-    """Return numbers of rows, of which some count from the end; the first and last are there."""
+    """Return numbers of rows, of which some count from the end: at both ends, and of each part."""
     found = np.random.default_rng(rows).integers(-rows, rows, shape)
-    found.flat[:4] = 0, rows - 1, -1, -rows
+    edges = {rows * part // parts for parts in (2, 3, 4) for part in range(1, parts)}
+    wanted = [0, rows - 1, -1, -rows, *sorted(edges), *(edge - 1 for edge in sorted(edges))]
+    found.flat[: len(wanted)] = wanted
     return found
 
 
@@ -76,7 +78,7 @@ def packed(dtype: str) -> Made:
     count, width = 24_000 // (bits * 6), 48
     codes = rng.integers(low, low + (1 << bits), (count, width)).astype(KINDS[dtype])
     scale = rng.choice(np.float32([0.25, 0.5, 1]), (count,))
-    b, i = GraphBuilder(), ids(count, 2, 5)
+    b, i = GraphBuilder(), ids(count, 2, 9)
     numbers = b.add("DequantizeLinear", [b.constant("q", codes), b.constant("s", scale)],
                     {"axis": 0})  # fmt: skip
     picked = b.input("i", TensorType("int64", i.shape))
