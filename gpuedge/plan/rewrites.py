@@ -39,13 +39,15 @@ Rule = Callable[[Tensor, Tensor], Tensor]
 """Takes a tensor, and what it has become by what it reads; returns what it becomes."""
 
 
-def rewritten(roots: Sequence[Tensor], tables: Tables, *, joins: bool = True) -> Moved:
+def rewritten(
+    roots: Sequence[Tensor], tables: Tables | None = None, *, joins: bool = True
+) -> Moved:
     """Return what to compute instead of `roots` and of each tensor that they depend on.
 
     `tables` are divided where they must be. Without `joins` every map stays by itself.
     """
     rules: list[Callable[[Sequence[Tensor]], Rule]] = []
-    if any(tables.are_in(tensor) for tensor in reachable(roots)):
+    if tables is not None and any(map(tables.are_in, reachable(roots))):
         rules.append(lambda _: lambda _, new: tables.divided(new))
     if joins:
         rules += [lambda held: _Merge(held).one, lambda held: _Spread(held).one]

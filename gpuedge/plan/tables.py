@@ -19,7 +19,7 @@ ALIGNED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TablePart:
     """Some elements of a table of `count` in C order, from number `start` on."""
 
     start: int
@@ -48,7 +48,7 @@ class Tables:
     def __init__(self, most_elements: Callable[[Tensor], int], operands: int) -> None:
         self._most = most_elements
         self._operands = operands
-        self._parts: dict[int, tuple[Part, ...]] = {}
+        self._parts: dict[int, tuple[TablePart, ...]] = {}
 
     def are_in(self, tensor: Tensor) -> bool:
         """Tell whether a tensor picks from a table that must be divided."""
@@ -95,7 +95,7 @@ class Tables:
         is_picked = tensor.is_unpacked or bool(load.at.loaded)
         return is_table and is_picked and load.tensor.size > self._most(load.tensor)
 
-    def _parts_of(self, table: Tensor) -> tuple[Part, ...]:
+    def _parts_of(self, table: Tensor) -> tuple[TablePart, ...]:
         """Return parts of about the same size; they share the memory of the table."""
         if table.serial not in self._parts:
             array = table.array
@@ -105,13 +105,13 @@ class Tables:
             size = -(-table.size // -(-table.size // most))
             size += -size % ALIGNED
             self._parts[table.serial] = tuple(
-                Part(start, table.size, constant(flat[start : start + size]))
+                TablePart(start, table.size, constant(flat[start : start + size]))
                 for start in range(0, table.size, size)
             )
         return self._parts[table.serial]
 
 
-def _among(parts: Sequence[Part], at: Index) -> Expr:
+def _among(parts: Sequence[TablePart], at: Index) -> Expr:
     """Return element `at` of a table, if it is in one of these parts."""
     first, *rest = parts
     if not rest:
