@@ -6,11 +6,11 @@ by identity, so a subtree that is used twice is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuedge.opset.index import Chosen, Index, Loaded, Quotient, Remainder, substitute
+from gpuedge.opset.index import Index, Substitution
 
 if TYPE_CHECKING:
     from gpuedge.opset.tensor import Tensor
@@ -29,13 +29,14 @@ class Expr:
         text of a kernel is the same in every process.
     """
 
-    __slots__ = ("serial",)
+    __slots__ = ("_loads", "serial")
     serial: int
+    _loads: tuple[LoadExpr, ...] | None
 
     def __new__(cls, *_: object, **__: object) -> Any:
         """Number the expression."""
         expr = object.__new__(cls)
-        object.__setattr__(expr, "serial", next(_serials))
+        expr.serial, expr._loads = next(_serials), None
         return expr
 
     def __add__(self, other: Expr | float) -> Expr:
@@ -92,7 +93,7 @@ class LoadExpr(Expr):
     @property
     def parts(self) -> tuple[Expr, ...]:
         """What is loaded to find the position."""
-        return () if self.at.is_affine else tuple(loaded_in(self.at))
+        return self.at.loaded
 
 
 class Apply(Expr):
@@ -123,7 +124,7 @@ class Where(Expr):
     @property
     def parts(self) -> tuple[Expr, ...]:
         """Both branches and what the test loads."""
-        return (self.yes, self.no, *(e for t in self.test for e in loaded_in(t)))
+        return (self.yes, self.no, *(e for t in self.test for e in t.loaded))
 
 
 class Position(Expr):
@@ -137,7 +138,7 @@ class Position(Expr):
     @property
     def parts(self) -> tuple[Expr, ...]:
         """What is loaded to find the position."""
-        return tuple(loaded_in(self.index))
+        return self.index.loaded
 
 
 ZERO: Final = Number(0.0)
@@ -161,18 +162,6 @@ def where(test: Sequence[Index], yes: Expr | float, no: Expr | float) -> Expr:
     return Where(open_tests, lift(yes), lift(no)) if open_tests else lift(yes)
 
 
-def loaded_in(index: Index) -> Iterator[Expr]:
-    """Yield the expressions that an index takes from memory."""
-    for atom, _ in index.terms:
-        if isinstance(atom, Loaded):
-            yield atom.value
-        elif isinstance(atom, (Quotient, Remainder)):
-            yield from loaded_in(atom.of)
-        elif isinstance(atom, Chosen):
-            for part in (*atom.test, atom.yes, atom.no):
-                yield from loaded_in(part)
-
-
 def walk(root: Expr) -> list[Expr]:
     """Return every expression of a tree once, parts before wholes."""
     seen: set[int] = set()
@@ -189,9 +178,14 @@ def walk(root: Expr) -> list[Expr]:
     return order
 
 
-def loads(root: Expr) -> list[LoadExpr]:
+def loads(root: Expr) -> Sequence[LoadExpr]:
     """Return every load of a tree, in order."""
-    return [e for e in walk(root) if isinstance(e, LoadExpr)]
+    known = root._loads
+    if known is None:
+        known = tuple([e for e in walk(root) if isinstance(e, LoadExpr)])
+        if not isinstance(root, LoadExpr):  # which would hold itself
+            root._loads = known
+    return known
 
 
 def rewrite(
@@ -208,9 +202,6 @@ def rewrite(
         Takes each load, its position replaced already.
     """
     done: dict[int, Expr] = {}
-
-    def index(old: Index) -> Index:
-        return substitute(old, put, again)
 
     def again(old: Expr) -> Expr:
         key = id(old)
@@ -230,4 +221,5 @@ def rewrite(
             return Position(index(old.index))
         return old
 
+    index = Substitution(put, again)
     return again(root)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from gpuedge.core.errors import ShapeError, UnsupportedOpError
 from gpuedge.opset.call import OPEN_SIZE, OperatorCall
 from gpuedge.opset.expr import Expr, LoadExpr, apply, loads
-from gpuedge.opset.index import Axis, Chosen, Index, axis, sole, substitute, unflatten
+from gpuedge.opset.index import Axis, Chosen, Index, Substitution, axis, sole, unflatten
 from gpuedge.opset.tensor import Constant, Length, Map, Reduce, Tensor, at, computed, given
 from gpuedge.opset.tensor import reachable as all_of
 
@@ -120,7 +120,7 @@ def _where(test: Sequence[Index], index: Index) -> Index:
         number: axis(number + ELSEWHERE * (low > 0), high - low + 1) + low
         for number, (low, high) in ends.items()
     }
-    return substitute(index, put, lambda value: value)
+    return Substitution(put)(index)
 
 
 def _length(

@@ -8,7 +8,7 @@ its inverse become the plain position again. Division and remainder are those of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,7 @@ class Axis:
     """Position along an axis of what is computed: 0 to `size` - 1."""
 
     number: int
-    size: int
+    size: int = field(hash=False)  # as `key` has it
 
     @property
     def key(self) -> Key:
@@ -35,6 +35,16 @@ class Axis:
     def range(self) -> tuple[int, int]:
         """Least and greatest value."""
         return 0, self.size - 1
+
+    @property
+    def loaded(self) -> tuple[Expr, ...]:
+        """What it takes from memory."""
+        return ()
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that it depends on, except through memory."""
+        return (self,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,16 @@ class Quotient:
         """Least and greatest value."""
         return self.of.low // self.by, self.of.high // self.by
 
+    @property
+    def loaded(self) -> tuple[Expr, ...]:
+        """What it takes from memory."""
+        return self.of.loaded
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that it depends on, except through memory."""
+        return self.of.axes
+
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
@@ -71,6 +91,16 @@ class Remainder:
     def range(self) -> tuple[int, int]:
         """Least and greatest value."""
         return 0, min(self.by - 1, self.of.high)
+
+    @property
+    def loaded(self) -> tuple[Expr, ...]:
+        """What it takes from memory."""
+        return self.of.loaded
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that it depends on, except through memory."""
+        return self.of.axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +121,16 @@ class Chosen:
         """Least and greatest value."""
         return min(self.yes.low, self.no.low), max(self.yes.high, self.no.high)
 
+    @property
+    def loaded(self) -> tuple[Expr, ...]:
+        """What it takes from memory."""
+        return tuple(e for part in (*self.test, self.yes, self.no) for e in part.loaded)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that it depends on, except through memory."""
+        return tuple(a for part in (*self.test, self.yes, self.no) for a in part.axes)
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -110,6 +150,16 @@ class Loaded:
         """Least and greatest value."""
         return self.low, self.high
 
+    @property
+    def loaded(self) -> tuple[Expr, ...]:
+        """What it takes from memory."""
+        return (self.value,)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that it depends on, except through memory."""
+        return ()
+
 
 Atom = Axis | Quotient | Remainder | Chosen | Loaded
 
@@ -119,7 +169,7 @@ def _key_of(term: tuple[Atom, int]) -> Key:
 
 
 class Index:
-    """A constant plus multiples of atoms.
+    """A constant plus multiples of atoms, equal to others whatever the sizes of their axes.
 
     Attributes
     ----------
@@ -130,9 +180,11 @@ class Index:
         Bounds that hold for every value of the atoms.
     is_affine : bool
         Whether all atoms are axes.
+    loaded : tuple of Expr
+        What it takes from memory, each once.
     """
 
-    __slots__ = ("constant", "high", "is_affine", "key", "low", "terms")
+    __slots__ = ("_axes", "_hash", "constant", "high", "is_affine", "key", "loaded", "low", "terms")
 
     def __init__(self, constant: int = 0, terms: Mapping[Atom, int] | None = None) -> None:
         self.constant = constant
@@ -142,24 +194,37 @@ class Index:
         self.terms: tuple[tuple[Atom, int], ...] = tuple(kept)
         self.key: Key = (constant, tuple([(atom.key, factor) for atom, factor in kept]))
         low = high = constant
-        self.is_affine = True
+        self.is_affine, self._hash = True, 0
+        self._axes: tuple[Axis, ...] | None = None
+        loaded: tuple[Expr, ...] = ()
         for atom, factor in kept:
-            self.is_affine = self.is_affine and type(atom) is Axis
+            if type(atom) is not Axis:
+                self.is_affine, loaded = False, loaded + atom.loaded
             least, most = atom.range
             if factor < 0:
                 least, most = most, least
             low += factor * least
             high += factor * most
         self.low, self.high = low, high
+        self.loaded = tuple(dict.fromkeys(loaded)) if len(loaded) > 1 else loaded
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Index) and self.key == other.key
+        return self is other or (isinstance(other, Index) and self.key == other.key)
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        if not self._hash:  # of what it is made of, whose hashes are known: keys are deep
+            self._hash = hash((self.constant, self.terms)) or 1
+        return self._hash
 
     def __repr__(self) -> str:
         return " + ".join([*(f"{f} * {a}" for a, f in self.terms), str(self.constant)])
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that it depends on, except through memory, each once."""
+        if self._axes is None:
+            self._axes = tuple(dict.fromkeys(a for atom, _ in self.terms for a in atom.axes))
+        return self._axes
 
     @property
     def value(self) -> int | None:
@@ -168,7 +233,7 @@ class Index:
 
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
-            return Index(self.constant + other, dict(self.terms)) if other else self
+            return self._scaled(1, other) if other else self
         if not other.terms:
             return self + other.constant
         if not self.terms:
@@ -193,9 +258,24 @@ class Index:
     def __mul__(self, factor: int) -> Index:
         if factor == 1:
             return self
-        return Index(self.constant * factor, {a: f * factor for a, f in self.terms})
+        return self._scaled(factor, 0) if factor else ZERO
 
     __rmul__ = __mul__
+
+    def _scaled(self, factor: int, ahead: int) -> Index:
+        """Return a multiple, not of 0, plus a number: its terms have the same order."""
+        new: Index = object.__new__(Index)
+        new.constant = self.constant * factor + ahead
+        new.terms, keys = self.terms, self.key[1]
+        if factor != 1:
+            new.terms = tuple([(a, f * factor) for a, f in self.terms])
+            keys = tuple([(k, f * factor) for k, f in keys])
+        new.key = (new.constant, keys)
+        ends = self.low * factor + ahead, self.high * factor + ahead
+        new.low, new.high = ends if factor > 0 else ends[::-1]
+        new.is_affine, new.loaded = self.is_affine, self.loaded
+        new._hash, new._axes = 0, self._axes
+        return new
 
     def __floordiv__(self, by: int) -> Index:
         """Divide by a positive number, rounding down."""
@@ -342,29 +422,64 @@ def unflatten(number: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     return tuple(parts)
 
 
-def substitute(index: Index, put: Mapping[int, Index], inner: Callable[[Expr], Expr]) -> Index:
-    """Return `index` with axes replaced; `inner` does the same to what is loaded at run time."""
+Put = tuple[tuple[int, Index, tuple[Axis, ...]], ...]
+"""New index by axis number, with its axes: these have sizes, which indices are not compared by."""
 
-    def one(atom: Atom) -> Index:
-        if isinstance(atom, Axis):
-            return put.get(atom.number, of(atom))
-        if isinstance(atom, Quotient):
-            return again(atom.of) // atom.by
-        if isinstance(atom, Remainder):
-            return again(atom.of) % atom.by
-        if isinstance(atom, Chosen):
-            return choose([again(t) for t in atom.test], again(atom.yes), again(atom.no))
-        return of(Loaded(inner(atom.value), atom.low, atom.high))
 
-    def again(part: Index) -> Index:
-        if not put and part.is_affine:
-            return part
-        total = Index(part.constant)
-        for atom, factor in part.terms:
-            total = total + one(atom) * factor
+class Substitution:
+    """Replaces axes of indices.
+
+    Parameters
+    ----------
+    put : mapping of int to Index
+        New index by axis number; axes that it does not name stay.
+    inner : callable, optional
+        Does the same to what is loaded at run time, which stays without it.
+    """
+
+    def __init__(
+        self, put: Mapping[int, Index], inner: Callable[[Expr], Expr] | None = None
+    ) -> None:
+        self._put: Put = tuple([(number, index, index.axes) for number, index in put.items()])
+        self._inner = inner
+        self._done: dict[tuple[Atom, tuple[Axis, ...]], Index] = {}
+
+    def __call__(self, index: Index) -> Index:
+        """Return an index with axes replaced."""
+        if not self._put and (self._inner is None or not index.loaded):
+            return index
+        total = Index(index.constant)
+        for atom, factor in index.terms:
+            total = total + self._of(atom) * factor
         return total
 
-    return again(index)
+    def _of(self, atom: Atom) -> Index:
+        key = atom, atom.axes
+        known = self._done.get(key)
+        if known is None:
+            known = self.rebuilt(atom) if atom.loaded else _moved(*key, self._put)
+            self._done[key] = known
+        return known
+
+    def rebuilt(self, atom: Atom) -> Index:
+        """Return an atom made of parts with axes replaced."""
+        if isinstance(atom, Axis):
+            put = {number: index for number, index, _ in self._put}
+            return put.get(atom.number, of(atom))
+        if isinstance(atom, Quotient):
+            return self(atom.of) // atom.by
+        if isinstance(atom, Remainder):
+            return self(atom.of) % atom.by
+        if isinstance(atom, Chosen):
+            return choose([self(t) for t in atom.test], self(atom.yes), self(atom.no))
+        inner = self._inner
+        return of(atom if inner is None else Loaded(inner(atom.value), atom.low, atom.high))
+
+
+@lru_cache(maxsize=4096)
+def _moved(atom: Atom, _: tuple[Axis, ...], put: Put) -> Index:
+    """Return an atom that takes nothing from memory with axes replaced; `_` are its axes."""
+    return Substitution({number: index for number, index, _ in put}).rebuilt(atom)
 
 
 def affine(index: Index) -> dict[int, int] | None:

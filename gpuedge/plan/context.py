@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import UnsupportedOpError
@@ -27,7 +28,7 @@ from gpuedge.plan.select import (
     too_many,
     workgroup,
 )
-from gpuedge.plan.storages import BYTES, EXACT, StoragePrecision, Storages
+from gpuedge.plan.storages import EXACT, StoragePrecision, Storages, bound_bytes
 from gpuedge.plan.tuned import UNTUNED, Tunings, begun, key_of
 
 MAX_TRIPS = 16384
@@ -76,6 +77,7 @@ class Context:
         self.known: dict[int, Tensor] = {}
         self.ops: tuple[str, ...] = ()
         self.choices: dict[str, VariantChoice] = {}
+        self.written: dict[Hashable, Any] = {}  # texts of `gpuedge.plan.alike`
         self._tuned, self._begun = tuned, begun(tuned)
         self._kept = "" if precision.kind == EXACT.kind else precision.kind
         self._views: dict[str, list[str]] = {}  # by memory
@@ -385,9 +387,7 @@ class Context:
                 )
         for name in tensors.values():
             tensor = self.tensors[name]
-            # textures of bytes have as many texels as those of floats, and these are limited
-            is_texture = tensor.storage.kind in BYTES.values()
-            nbytes = tensor.layout.nbytes if is_texture else tensor.nbytes
+            nbytes = bound_bytes(tensor.layout.nbytes, tensor.storage)
             if nbytes > limits.max_storage_buffer_bytes:
                 raise UnsupportedOpError(
                     f"{'+'.join(self.ops)} binds a tensor of {nbytes} bytes.",

@@ -21,7 +21,6 @@ from gpuedge.opset.expr import (
     Number,
     Position,
     Where,
-    loaded_in,
     rewrite,
     walk,
 )
@@ -70,7 +69,7 @@ class Epilogue:
 
 @dataclass
 class Code:
-    """Statements with the values they have made, by identity of expression or key of integer."""
+    """Statements with the values they have made, by identity of expression or by atom."""
 
     lines: list[str]
     values: dict[object, str] = field(default_factory=dict)
@@ -96,6 +95,8 @@ class Writer:
     ----------
     four : int
         The axis that goes on by one from lane to lane of a texel.
+    reads : list of (Tensor, Kind, str)
+        What was read in which layout, in order, with the kernel's names for it.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class Writer:
         self.functions: list[str] = []
         self.lines: list[str] = []
         self.tensors: dict[str, str] = {}
+        self.reads: list[tuple[Tensor, Kind, str]] = []
         self.specs: dict[str, Spec] = {}
         self.locals: dict[int, str] = {}
         self.first: dict[int, str] = {}
@@ -139,14 +141,19 @@ class Writer:
         self.declarations.append(f"in tensor {name};")
         return name
 
+    def read(self, tensor: Tensor, kind: Kind) -> str:
+        """Return the kernel's name for a tensor in a layout."""
+        name = self.bind(self.ctx.need(tensor, kind))
+        self.reads.append((tensor, kind, name))
+        return name
+
     def linear(self, tensor: Tensor) -> str:
         """Return the kernel's name for a tensor in linear layout."""
-        return self.bind(self.ctx.need(tensor, "linear"))
+        return self.read(tensor, "linear")
 
     def operand(self, tensor: Tensor) -> str:
         """Return the kernel's name for a tensor in the layout that it is read in."""
-        kind: Kind = "channels" if tensor.serial in self.packed else "linear"
-        return self.bind(self.ctx.need(tensor, kind))
+        return self.read(tensor, "channels" if tensor.serial in self.packed else "linear")
 
     def number(self, value: int) -> str:
         """Return the text of an integer."""
@@ -240,7 +247,7 @@ class Writer:
     def _packed_load(self, load: LoadExpr) -> str:
         way = per_channel(load, self.out.shape, self.out.axis)
         if way == "own":
-            return f"load4({self.bind(self.ctx.need(load.tensor, self.out.kind))}, p)"
+            return f"load4({self.read(load.tensor, self.out.kind)}, p)"
         if way is None:
             return self._each(load)
         name = self.linear(load.tensor)
@@ -432,7 +439,7 @@ class Scalars:
     def _integer(self, atom: Atom) -> str:
         if isinstance(atom, Axis):
             return self.writer.axis_name(atom.number)
-        known = self._known(atom.key)
+        known = self._known(atom)
         if known is not None:
             return known
         number = self.writer.number
@@ -447,7 +454,7 @@ class Scalars:
             low, high = (f"float({number(end)})" for end in (atom.low, atom.high))
             text = f"int(roundeven(clamp({self._float(atom.value)}, {low}, {high})))"
         inner = _steps(Index(0, {atom: 1}))
-        return self._assign("int", text, atom.key, is_inner=inner)
+        return self._assign("int", text, atom, is_inner=inner)
 
 
 class Fours(Scalars):
@@ -548,7 +555,7 @@ def depends(body: Expr) -> bool:
 
 def _steps(index: Index) -> bool:
     """Tell the same of an index, whose parts may be loaded from memory."""
-    return STEP in loaded_axes(index) or any(depends(e) for e in loaded_in(index))
+    return STEP in loaded_axes(index) or any(depends(e) for e in index.loaded)
 
 
 def epilogue(

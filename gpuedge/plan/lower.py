@@ -12,6 +12,7 @@ from gpuedge.opset.expr import Expr, LoadExpr, loads, rewrite
 from gpuedge.opset.functions import FUNCTIONS
 from gpuedge.opset.index import ZERO, Index, axes, axis, flatten, unflatten
 from gpuedge.opset.tensor import Carry, Combine, Map, Pooling, Reduce, Tensor, given
+from gpuedge.plan import alike
 from gpuedge.plan.context import CHUNK, MAX_TRIPS, Context
 from gpuedge.plan.emit import ELEMENT, STEP, Code, Fours, Scalars, Writer, epilogue, in_fours, pace
 from gpuedge.plan.fuse import follows, is_identity
@@ -43,8 +44,7 @@ def lower_map(ctx: Context, tensor: Tensor, body: Expr, *, is_image: bool = Fals
 def _launch_map(ctx: Context, out: str, body: Expr) -> None:
     """Append the pass that computes a body into a tensor of its shape."""
     layout = ctx.tensors[out].layout
-    writer = Writer(ctx, layout, packed=_packed(ctx, body, layout))
-    written = writer.epilogue(writer.texel(body))
+    written = alike.written(ctx, layout, body, _packed(ctx, body, layout))
     ctx.launch("elementwise", {"O": out, **written.tensors}, written.specs, epilogue=written.text,
                is_half=written.is_half)  # fmt: skip
 

@@ -9,7 +9,6 @@ from gpuedge.opset.index import (
     Atom,
     Chosen,
     Index,
-    Key,
     Quotient,
     Remainder,
     axes,
@@ -41,14 +40,14 @@ def guarded(body: Expr) -> Expr:
     return _guarded(body, frozenset(), {})
 
 
-def _guarded(expr: Expr, known: frozenset[Key], done: dict[tuple[int, Set[Key]], Expr]) -> Expr:
+def _guarded(expr: Expr, known: frozenset[Index], done: dict[tuple[int, Set[Index]], Expr]) -> Expr:
     key = (id(expr), known)
     if key not in done:
         done[key] = _under(expr, known, done)
     return done[key]
 
 
-def _under(expr: Expr, known: frozenset[Key], done: dict[tuple[int, Set[Key]], Expr]) -> Expr:
+def _under(expr: Expr, known: frozenset[Index], done: dict[tuple[int, Set[Index]], Expr]) -> Expr:
     if isinstance(expr, LoadExpr) and known and not expr.at.is_affine:
         return LoadExpr(expr.tensor, _settled(expr.at, known))
     if isinstance(expr, Apply):
@@ -57,13 +56,13 @@ def _under(expr: Expr, known: frozenset[Key], done: dict[tuple[int, Set[Key]], E
         return expr if same else Apply(expr.function, args)
     if isinstance(expr, Where):
         tests = [_settled(t, known) for t in expr.test]
-        passed = known | {t.key for t in (*expr.test, *tests)}
-        failed = known | {negated(t).key for t in (*expr.test, *tests) if len(expr.test) == 1}
+        passed = known | {*expr.test, *tests}
+        failed = known | {negated(t) for t in (*expr.test, *tests) if len(expr.test) == 1}
         return where(tests, _guarded(expr.yes, passed, done), _guarded(expr.no, failed, done))
     return expr
 
 
-def _settled(index: Index, known: Set[Key]) -> Index:
+def _settled(index: Index, known: Set[Index]) -> Index:
     """Return an index without the choices that known tests make."""
     if index.is_affine or not known:
         return index
@@ -73,13 +72,13 @@ def _settled(index: Index, known: Set[Key]) -> Index:
     return total
 
 
-def _chosen(atom: Atom, known: Set[Key]) -> Index:
+def _chosen(atom: Atom, known: Set[Index]) -> Index:
     if isinstance(atom, Quotient):
         return _settled(atom.of, known) // atom.by
     if isinstance(atom, Remainder):
         return _settled(atom.of, known) % atom.by
     if isinstance(atom, Chosen):
-        if known >= {t.key for t in atom.test}:
+        if known >= set(atom.test):
             return _settled(atom.yes, known)
         tests = [_settled(t, known) for t in atom.test]
         return choose(tests, _settled(atom.yes, known), _settled(atom.no, known))

@@ -37,6 +37,7 @@ from gpuedge.plan.fuse import Fusion, Limits, Stage, alias_of, fuse, is_identity
 from gpuedge.plan.plan import OpenOutput, Plan, Step
 from gpuedge.plan.rewrites import rewritten
 from gpuedge.plan.storages import EXACT, StoragePrecision, is_finite, lacks, offers
+from gpuedge.plan.tables import Tables
 from gpuedge.plan.tuned import UNTUNED, Tunings
 
 MAKERS = 3
@@ -102,7 +103,8 @@ class _Planner:
         wanted = [*self.outputs.values(), *(() if rewrites else _handed(graph, values))]
         wanted = [part for t in wanted if t.size for part in _parts(t)]
         self.most_integer = _exact_inputs(wanted)
-        self.moved = rewritten(wanted) if rewrites else {}
+        tables = Tables(context.storages.most_elements, bindings - 1)
+        self.moved = rewritten(wanted, tables, joins=rewrites)
         for name, tensor in values.items():
             self._name(name, self._now(tensor))
         wanted = [self._now(tensor) for tensor in wanted]

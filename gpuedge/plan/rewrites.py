@@ -3,6 +3,7 @@
 * A map that follows a join (Concat) of tensors that nothing else reads is done to each of them, so
   that it can end the kernel that computes it, and their results only lie beside each other.
 * Of equal maps that kernels read from memory there is one.
+* Tables larger than a binding are divided (`gpuedge.plan.tables`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gpuedge.opset.tensor import (
 )
 from gpuedge.plan.fuse import ANCHORS, alias_of, is_identity, is_view
 from gpuedge.plan.places import sections
+from gpuedge.plan.tables import Tables, like
 
 FROM_MEMORY = (Convolution, Product, Pooling)
 """What reads its operands from memory, whatever they are."""
@@ -33,16 +35,31 @@ FROM_MEMORY = (Convolution, Product, Pooling)
 Moved = dict[int, Tensor]
 """What is computed instead of tensors, by their serials."""
 
-
-def rewritten(roots: Sequence[Tensor]) -> Moved:
-    """Return what to compute instead of `roots` and of each tensor that they depend on."""
-    merged = _rebuilt(roots, _Merge(roots).one)
-    held = [merged[t.serial] for t in roots]
-    spread = _rebuilt(held, _Spread(held).one)
-    return {serial: spread.get(t.serial, t) for serial, t in merged.items()}
+Rule = Callable[[Tensor, Tensor], Tensor]
+"""Takes a tensor, and what it has become by what it reads; returns what it becomes."""
 
 
-def _rebuilt(roots: Sequence[Tensor], rule: Callable[[Tensor, Tensor], Tensor]) -> Moved:
+def rewritten(
+    roots: Sequence[Tensor], tables: Tables | None = None, *, joins: bool = True
+) -> Moved:
+    """Return what to compute instead of `roots` and of each tensor that they depend on.
+
+    `tables` are divided where they must be. Without `joins` every map stays by itself.
+    """
+    rules: list[Callable[[Sequence[Tensor]], Rule]] = []
+    if tables is not None and any(map(tables.are_in, reachable(roots))):
+        rules.append(lambda _: lambda _, new: tables.divided(new))
+    if joins:
+        rules += [lambda held: _Merge(held).one, lambda held: _Spread(held).one]
+    moved: Moved = {}
+    for rule in rules:
+        now = _rebuilt(roots, rule(roots))
+        moved = {serial: now.get(t.serial, t) for serial, t in moved.items()} if moved else now
+        roots = [now[t.serial] for t in roots]
+    return moved
+
+
+def _rebuilt(roots: Sequence[Tensor], rule: Rule) -> Moved:
     """Apply a rule to each tensor, and to what it has become by what it reads, operands first."""
     moved: Moved = {}
     for tensor in reachable(roots):
@@ -66,17 +83,11 @@ def _with_operands(tensor: Tensor, moved: Moved) -> Tensor:
         bias = None if source.bias is None else moved[source.bias.serial]
         x, w = moved[source.x.serial], moved[source.w.serial]
         new = replace(source, x=x, w=w, bias=bias)
-    return _like(tensor, new)
+    return like(tensor, new)
 
 
 def _reading(body: Expr, moved: Moved) -> Expr:
     return rewrite(body, {}, lambda load: LoadExpr(moved[load.tensor.serial], load.at))
-
-
-def _like(tensor: Tensor, source: Source) -> Tensor:
-    copy = Tensor(tensor.shape, tensor.dtype, source, tensor.label)
-    copy.span, copy.packed, copy.is_unpacked = tensor.span, tensor.packed, tensor.is_unpacked
-    return copy
 
 
 class _Merge:
@@ -135,7 +146,7 @@ class _Spread:
         if whole is not None and isinstance(new.source, Map) and isinstance(whole.source, Map):
             mapped = {t.serial: _done_to(t, new.source.body, new) for t in whole.reads}
             self.users.update({part.serial: 1 for part in mapped.values()})
-            new = _like(new, Map(_reading(whole.source.body, mapped)))
+            new = like(new, Map(_reading(whole.source.body, mapped)))
         if new is not old:
             self.users[new.serial] = self.users[old.serial]
             self.roots |= {new.serial} if old.serial in self.roots else set()

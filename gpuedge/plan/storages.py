@@ -32,7 +32,7 @@ from gpuedge.core.storage import (
 from gpuedge.graph.ir import Array
 from gpuedge.opset.packed import keeps_codes
 from gpuedge.opset.tensor import Tensor
-from gpuedge.plan.layout import TEXEL
+from gpuedge.plan.layout import FOLD, TEXEL
 from gpuedge.plan.library import reads
 from gpuedge.plan.plan import Pass, Plan, PlanTensor
 
@@ -167,6 +167,10 @@ class Storages:
         self._dtypes = dtypes
         self._constants = constants
         self._ranges = dict(precision.ranges)
+        self._most_bytes = min(
+            caps.max_storage_buffer_bytes,
+            caps.max_allocation_bytes or caps.max_storage_buffer_bytes,
+        )
         self._small = precision.kind if offers(caps, precision.kind) else ""
         self._half = next((s for kind, s in HALVES.items() if kind in caps.storages), self.exact)
         self._takes_floats = "floats" in reads(caps.device_class)
@@ -199,6 +203,13 @@ class Storages:
         if kept is None or codes.dtype != "int8" or any(t.array is None for t in tensors):
             return None
         return None if kept.kind in BYTE_BUFFERS and self._takes_floats else kept
+
+    def most_elements(self, tensor: Tensor) -> int:
+        """Return how many elements of a constant one binding holds in C order, in whole rows."""
+        kept = self._inputs.get(tensor.dtype) if self.keeps(tensor) else None
+        storage = kept or self._bytes.get(tensor.dtype, self.exact)
+        texels = self._most_bytes // bound_bytes(TEXEL, storage)
+        return 4 * max(1, texels - texels % FOLD if texels > FOLD else texels)
 
     def is_input(self, storage: Storage, value: str) -> bool:
         """Tell whether only an input is kept so: kernels would keep that value otherwise."""
@@ -235,6 +246,15 @@ class Storages:
         if value in self._constants and value not in self._ranges:
             self._ranges[value] = range_of(np.asarray(self._constants[value], np.float32))
         return self._ranges.get(value)
+
+
+def bound_bytes(nbytes: int, storage: Storage) -> int:
+    """Return what a tensor takes of `Caps.max_storage_buffer_bytes`, from its bytes as float32.
+
+    Textures of bytes have as many texels as those of floats, and these are limited.
+    """
+    is_texture = storage.kind in BYTES.values()
+    return nbytes if is_texture else nbytes // TEXEL * storage.texel_bytes
 
 
 def kernel_kinds(launch: Pass, tensors: Mapping[str, PlanTensor], caps: Caps) -> dict[str, str]:

@@ -14,6 +14,7 @@ from gpuedge.graph.cost import count
 from gpuedge.graph.partition import Segment, partition
 from gpuedge.plan.arrange import Arrangement, arrange_on
 from gpuedge.plan.planner import plan, plan_or_refusals
+from gpuedge.plan.storages import EXACT
 from gpuedge.runtime.segments import precision_of
 from gpuedge.runtime.strings import CPU, caps_of
 
@@ -62,10 +63,13 @@ class Forecast:
         self.speed = speeds.scaled(told, slowness or {})
 
     @cached_property
-    def refused(self) -> dict[int, str]:
+    def _judged(self) -> Plan | dict[int, str]:
+        return plan_or_refusals(self.graph, self.caps)
+
+    @property
+    def refused(self) -> Mapping[int, str]:
         """Why nodes cannot run there, by their identity."""
-        judged = plan_or_refusals(self.graph, self.caps)
-        return judged if isinstance(judged, dict) else {}
+        return self._judged if isinstance(self._judged, dict) else {}
 
     @cached_property
     def cut(self) -> tuple[Segment, ...]:
@@ -117,6 +121,9 @@ class Forecast:
         Raises GpuEdgeError where the device cannot run one.
         """
         precision = precision_of(self.policy, self.caps, self.graph, {})
+        is_plain = self.policy.rewrites and precision == EXACT
+        if is_plain and not isinstance(self._judged, dict) and len(self.cut) == 1:
+            return (self._judged,)  # one segment is the whole graph
         return tuple(
             None if s.device == CPU
             else plan(s.graph, self.caps, (), precision, rewrites=self.policy.rewrites)

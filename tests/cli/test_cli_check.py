@@ -24,10 +24,11 @@ from gpuedge.core.errors import InputError, UnsupportedOpError
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.ir import Graph, Node
 from gpuedge.graph.reader import OnnxModel
+from gpuedge.plan import planner
 from gpuedge.plan.arrange import arrange
 from gpuedge.plan.planner import plan, why_not
 from gpuedge.probing.report import ProbeReport, ProbeRow
-from gpuedge.runtime import clock, yardstick
+from gpuedge.runtime import clock, forecast, yardstick
 from gpuedge.runtime.devices import POOL
 
 F64 = onnx.TensorProto.DOUBLE
@@ -275,3 +276,22 @@ def test_a_device_that_can_run_the_nodes_but_not_their_plan_says_why(
         file, shapes={"x": (2, 3, 8, 8)}, device="vulkan", fallback="error"
     ).is_ok
     assert "Too much of everything" in str(found)
+
+
+@pytest.mark.parametrize(("policy", "times"), [(None, 1), (gpuedge.Policy(rewrites=False), 2)])
+def test_each_device_is_planned_once(
+    policy: Any, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tells whether a device runs the model is the plan of the page, if rules are usual."""
+    planned: list[str] = []
+
+    def counted(graph: Graph, caps: Caps, *args: Any, **more: Any) -> Any:
+        planned.append(caps.level)
+        return plan(graph, caps, *args, **more)
+
+    for module in (planner, forecast):
+        monkeypatch.setattr(module, "plan", counted)
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Tanh", ["y"], ["z"])]
+    found = gpuedge.check(model(nodes, [value("x", [2, 3])], [value("z", [2, 3])]), policy=policy)
+    assert planned == ["vulkan"] * times + ["gles20"] * times
+    assert [d.segments[0].launches for d in found.devices] == [times] * 2
