@@ -18,12 +18,17 @@ WILD = frozenset("*?[")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose cases."""
-    profile = parser.add_argument("--profile", choices=("smoke", "full"), default="smoke")
-    profile.help = "how many and how large"
+    add_names(parser)
     parser.add_argument(
         "--shard", type=shard, default=(1, 1), metavar="I/N",
         help="only part I of N, from 1; a case's part depends on its name only",
     )  # fmt: skip
+
+
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """Add those of them that go by profile and name."""
+    profile = parser.add_argument("--profile", choices=("smoke", "full"), default="smoke")
+    profile.help = "how many and how large"
     parser.add_argument(
         "--only", action="append", default=[], metavar="GLOB",
         help="only cases whose name matches, such as 'conv2d/*'; repeatable",

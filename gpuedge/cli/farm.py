@@ -16,9 +16,10 @@ from typing import Any
 from uuid import uuid4
 
 import gpuedge
+from gpuedge.cli import choosing
 from gpuedge.cli.arguments import check_writable, seconds, whole
-from gpuedge.cli.conformance import chosen
 from gpuedge.cli.output import Output
+from gpuedge.cli.running import label
 from gpuedge.conformance.case import Case
 from gpuedge.core.errors import InputError, UsageError
 from gpuedge.core.text import Table
@@ -49,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     worker = made["worker"].add_argument
     worker("--scheduler", required=True, metavar="ADDRESS", help="such as tls://lab:8786")
     worker("--serial", metavar="NAME", help="what this machine is called (its host name)")
-    worker("--label", type=label, action="append", default=[], metavar="NAME=VALUE",
+    worker("--label", type=label, action="append", default=[], metavar="KEY=VALUE",
            help="such as rack=3; repeatable")  # fmt: skip
     for name in ("run", "worker"):
         made[name].add_argument(
@@ -95,15 +96,14 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="run what the store lacks")
     add("--scheduler", metavar="ADDRESS",
         help="such as tls://lab:8786; without it the devices of this machine are used")  # fmt: skip
-    add("--profile", choices=("smoke", "full"), default="smoke", help="how many and how large")
-    add("--only", action="append", default=[], metavar="GLOB",
-        help="only cases whose name matches, such as 'conv2d/*'; repeatable")  # fmt: skip
+    choosing.add_names(parser)
+    parser.set_defaults(shard=(1, 1))
     add("--shards", type=whole(1, 99_999), metavar="N",
         help=f"shards for each device; by default of about {tasks.SHARD_CASES} cases")  # fmt: skip
     add("--verify", type=share, default=0.0, metavar="SHARE",
         help="share of shards that a second equal device runs too, 0 to 1 (0)")  # fmt: skip
     add("--seed", type=whole(0, 999_999_999), default=0, metavar="N", help="chooses these (0)")
-    add("--label", type=label, action="append", default=[], metavar="NAME=VALUE",
+    add("--label", type=label, action="append", default=[], metavar="KEY=VALUE",
         help="ask only workers with this label; repeatable")  # fmt: skip
     add("--wait", type=whole(1, 9999), default=1, metavar="N",
         help="begin when so many devices are there, or after --grace (1)")  # fmt: skip
@@ -122,13 +122,6 @@ def share(text: str) -> float:
     if not 0 <= number <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
     return number
-
-
-def label(text: str) -> str:
-    """Return a label, ``NAME=VALUE``."""
-    if not re.fullmatch(r"[\w.-]{1,50}=[\w. :/-]{1,100}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return text
 
 
 def device(text: str) -> str:
@@ -163,7 +156,7 @@ def _run(options: argparse.Namespace, output: Output) -> int:
         stall_s = options.stall_timeout or STALL_S + 2 * options.case_timeout
         coordinator = Coordinator(
             client, store, farm_run, cases, options.case_timeout, stall_s, options.grace,
-            options.wait, options.label, _teller(output, progress),
+            options.wait, dict(options.label), _teller(output, progress),
         )  # fmt: skip
         coordinator.work()
     body = {"schema": SCHEMA, **coordinator.summary()}
@@ -177,8 +170,7 @@ def _engine(
 ) -> AbstractContextManager[engine.Engine]:
     if options.scheduler:
         return engine.connected(options.scheduler, files)
-    labels = dict(one.split("=", 1) for one in options.label)
-    here = devices.found_here(options.device, labels, None)
+    here = devices.found_here(options.device, dict(options.label), None)
     return engine.embedded(here, options.jobs or _cores())
 
 
@@ -204,16 +196,15 @@ def _begun(options: argparse.Namespace, store: RunStore) -> tuple[tasks.FarmRun,
             hint="--resume goes on with it; another run needs another store",
         )  # fmt: skip
     if old is not None:
-        options.profile, options.only = old.profile, list(old.only)
+        options.profile, options.only, options.case = old.profile, list(old.only), []
     elif options.resume:
         raise InputError(f"{store.url} holds no run.", asked_by="--resume",
                          hint="run without --resume")  # fmt: skip
-    options.shard = (1, 1)
-    cases = {case.id: case for case in chosen(options)}
+    cases = {case.id: case for case in choosing.chosen(options)}
     names = tasks.names_digest(list(cases))
     if old is None:
         old = tasks.FarmRun(
-            uuid4().hex, gpuedge.__version__, options.profile, tuple(options.only),
+            uuid4().hex, gpuedge.__version__, options.profile, (*options.only, *options.case),
             options.shards or tasks.parts_for(len(cases)), len(cases), names, options.seed,
             options.verify, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )  # fmt: skip
@@ -232,7 +223,7 @@ def _code(body: dict[str, Any]) -> int:
     counts = body["counts"]
     if not body["devices"] or counts.get("crashed") or counts.get("timeout"):
         return 4 if body["devices"] else 3
-    bad = sum(counts.get(name, 0) for name in ("failed", "error", "not_run"))
+    bad = sum(counts.get(name, 0) for name in ("failed", "error", "flake", "not_run"))
     return 1 if bad or body["disagreements"] or body["excluded"] else 0
 
 
@@ -275,8 +266,7 @@ def _scheduler(options: argparse.Namespace, output: Output) -> int:
 def _worker(options: argparse.Namespace, output: Output) -> int:
     files = _tls(options)
     engine.check_address(options.scheduler, files)
-    labels = dict(one.split("=", 1) for one in options.label)
-    here = devices.found_here(options.device, labels, options.serial)
+    here = devices.found_here(options.device, dict(options.label), options.serial)
     desk = devices.Desk(here, options.jobs or _cores())
     keys = [{"device": one.device, "key": one.key} for one in here.devices]
     engine.serve_worker(

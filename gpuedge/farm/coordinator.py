@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from gpuedge.conformance.case import Case
 from gpuedge.conformance.results import Results
 from gpuedge.core.record import UnfitError, read
 from gpuedge.core.text import plain
-from gpuedge.farm.devices import Announcement, FarmDevice, announcement, labels_match
+from gpuedge.farm.devices import Announcement, FarmDevice, announcement
 from gpuedge.farm.store import RunStore
 from gpuedge.farm.tasks import (
     FarmRun,
@@ -73,8 +73,8 @@ class Coordinator:
         How long a device may have no worker before its shards are given up.
     wanted : int
         So many devices, equal ones counted each, must be there before anything starts.
-    labels : sequence of str
-        Only workers with these labels are asked, each ``NAME=VALUE``.
+    labels : mapping of str
+        Only workers with these labels are asked.
     say : callable
         Is told of every shard and every problem.
     """
@@ -87,7 +87,7 @@ class Coordinator:
     stall_s: float
     grace_s: float
     wanted: int = 1
-    labels: Sequence[str] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
     say: Callable[[str], None] = lambda _: None
     workers: dict[str, Announcement] = field(default_factory=dict, init=False)
     devices: dict[str, FarmDevice] = field(default_factory=dict, init=False)
@@ -162,7 +162,7 @@ class Coordinator:
                 self._known[address] = who
                 why = f"it has gpuedge {who.version}, and this run is of {self.run.version}"
                 self._exclude(address, why)
-            elif labels_match(who.labels, self.labels):
+            elif self.labels.items() <= who.labels.items():
                 self._known[address] = who
         self.workers = {a: who for a, who in self._known.items()
                         if a in lively and a not in self.excluded}  # fmt: skip

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -177,9 +177,3 @@ class Desk:
             with self._lock:
                 free.append(device)
                 self._done.pop(task, None)
-
-
-def labels_match(labels: Mapping[str, str], wanted: Iterable[str]) -> bool:
-    """Tell whether a worker has all labels that are wanted, each ``NAME=VALUE``."""
-    have: Collection[str] = {f"{name}={value}" for name, value in labels.items()}
-    return all(one in have for one in wanted)

@@ -32,7 +32,6 @@ EXTRAS: Final = {
     "fsspec": "farm",
     "duckdb": "farm",
     "pyarrow": "farm",
-    "jinja2": "farm",
 }
 """The extra of gpuedge that brings a package, as pyproject.toml has it."""
 

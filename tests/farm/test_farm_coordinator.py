@@ -211,7 +211,7 @@ def test_the_share_that_is_checked_follows_from_the_seed(tmp_path: Path) -> None
 
 def test_labels_say_who_is_asked(tmp_path: Path) -> None:
     with farm(desk("a", "G1", rack="1"), desk("b", "G1", rack="2")) as client:
-        body = summary_of(coordinator(client, tmp_path, labels=["rack=2"]))
+        body = summary_of(coordinator(client, tmp_path, labels={"rack": "2"}))
     assert body["devices"][0]["workers"] == ["b"]
 
 
