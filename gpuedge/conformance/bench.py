@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import gpuedge
-from gpuedge.conformance.case import Case
+from gpuedge.conformance.case import Case, digest
 from gpuedge.conformance.storing import KEEPERS
 from gpuedge.core.errors import (
     DeviceLostError,
@@ -26,12 +27,13 @@ from gpuedge.decide.policy import Policy
 from gpuedge.device import Device
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.executors.plugin import PluginExecutable, PluginExecutor
+from gpuedge.executors.programs import Programs
 from gpuedge.ops import call as ops_call
 from gpuedge.plan.library import variants
 from gpuedge.plan.select import lacks
 
 if TYPE_CHECKING:
-    from gpuedge.backends.base import DeviceImpl
+    from gpuedge.backends.base import DeviceImpl, Program
     from gpuedge.core.driver import DeviceInfo
     from gpuedge.executors.base import Runtime
 
@@ -53,6 +55,10 @@ class Expected(Record):
     link: str = ""
 
 
+SMOKE_TWICE = 4
+"""One case of so many runs twice where not all do; which, its name says."""
+
+
 class RowFields(Record):
     """What every row has, and of what types the rest of it is where it is there."""
 
@@ -63,6 +69,8 @@ class RowFields(Record):
     status: Annotated[str, STATUSES]
     seconds: float | None = None
     worst: float | None = None
+    rms: float | None = None
+    bits: str = ""
     code: str = ""
     reason: str = ""
     device: str = ""
@@ -73,11 +81,30 @@ class RowFields(Record):
     expectation: Annotated[Mapping[str, Any] | None, Expected] = None
 
 
+KEPT_PROGRAMS = 64
+"""Kernels that stay built for the next cases: many cases differ in shapes and numbers only."""
+
+
+class KeptPrograms(Programs):
+    """The product's programs, each given back a few cases later."""
+
+    def __init__(self, impl: DeviceImpl) -> None:
+        super().__init__(impl)
+        self._idle: deque[Program] = deque()
+
+    def release(self, program: Program) -> None:
+        """Give one use of a program back, once so many others were."""
+        self._idle.append(program)
+        if len(self._idle) > KEPT_PROGRAMS:
+            super().release(self._idle.popleft())
+
+
 class Watched(GpuExecutor):
     """The product's executor, remembering what it compiled."""
 
     def __init__(self, impl: DeviceImpl, name: str) -> None:
         super().__init__(impl, name)
+        self.programs = KeptPrograms(impl)
         self.made: list[GpuExecutable] = []
         self._own = self.caps
 
@@ -121,9 +148,13 @@ class WatchedRuntime(PluginExecutor):
 
 
 class Bench:
-    """A device that was asked for by name, strictly: never the CPU in its place."""
+    """A device that was asked for by name, strictly: never the CPU in its place.
 
-    def __init__(self, device: str) -> None:
+    `repeats`: each case runs twice, and has to give the same bits; else one of `SMOKE_TWICE` does.
+    """
+
+    def __init__(self, device: str, *, repeats: bool = False) -> None:
+        self.repeats = repeats
         opened = gpuedge.open(device).executor
         self.executor: Watched | WatchedRuntime
         if isinstance(opened, PluginExecutor):
@@ -162,11 +193,17 @@ class Bench:
         policy = Policy() if case.storage == "float32" else Policy(storage=case.storage)
         device = Device(self.executor, "for conformance", policy)
         before = self._runs()
-        verdict = case.judge(device)
+        own = self.executor
+        is_finite = own.caps.is_finite_only if isinstance(own, Watched) else True
+        twice = self.repeats or digest(f"twice {case.id}") % SMOKE_TWICE == 0
+        verdict = case.judge(device, is_finite=is_finite, twice=twice)
         rows = [row for model in self.executor.made for row in model.rows]
         kernels = list(dict.fromkeys(k for row in rows for k in row.kernel.split("+")))
         storages = list(dict.fromkeys(s for row in rows for s in row.storage.split("+") if s))
-        outcome: Row = {"worst": verdict.worst, "kernels": kernels, "storages": storages}
+        outcome: Row = {
+            "worst": verdict.worst, "rms": verdict.rms, "bits": verdict.bits,
+            "kernels": kernels, "storages": storages,
+        }  # fmt: skip
         elsewhere = [row.device for row in rows if row.device not in (self.executor.device, "host")]
         if not verdict.ok:
             outcome |= {"status": FAILED, "reason": verdict.message, "map": list(verdict.map)}

@@ -10,7 +10,7 @@ import numpy as np
 
 import gpuedge
 from gpuedge.conformance.case import Case, case
-from gpuedge.conformance.data import Shape, dims, fill, operand
+from gpuedge.conformance.data import Shape, broadcastable, dims, fill, operand, pick
 from gpuedge.opset.bounds import Array, Num, U
 from gpuedge.oracle import layers as oracle
 
@@ -94,6 +94,121 @@ def _places(shape: Shape) -> Case:
     draw = lambda rng, data, _: [fill(rng, shape, data, 1)]  # noqa: E731
     wanted = lambda x: Num.of(np.stack(np.nonzero(x.v)))  # noqa: E731
     return case("nonzero", dims(shape), draw, wanted, call=call)
+
+
+# --- drawn ----------------------------------------------------------------------------------------
+
+
+def _shape(rng: Rng, low: int = 1, high: int = 6, most: int = 1200) -> Shape:
+    shape = [
+        pick(rng, (1, 2, 3, 4, 5, 7, 8, 11, 13)) for _ in range(int(rng.integers(low, high + 1)))
+    ]
+    while int(np.prod(shape)) > most:
+        shape[int(np.argmax(shape))] = pick(rng, (1, 2, 3))
+    return tuple(shape)
+
+
+def draw_flip(rng: Rng) -> Case:
+    """Return a random one."""
+    shape = _shape(rng)
+    axis = int(rng.integers(-len(shape), len(shape)))
+    return _moved("flip", shape, f"axis{axis}", lambda a: np.flip(a, axis), axis=axis)
+
+
+def draw_slice(rng: Rng) -> Case:
+    """Return a random one, with steps of either sign."""
+    shape = _shape(rng, 1, 5)
+    ends: list[tuple[int, int, int]] = []
+    for extent in shape[: int(rng.integers(1, len(shape) + 1))]:
+        low, high = sorted(int(v) for v in rng.integers(0, extent, 2))
+        by = pick(rng, (1, 1, 2, 3, -1, -2))
+        ends.append((low, high + 1, by) if by > 0 else (high, low - 1 if low else -extent - 1, by))
+    start, stop, step = zip(*ends, strict=True)
+    where = tuple(slice(a, b if b >= 0 else None, by) for a, b, by in ends)
+    text = "-".join(f"{a}.{b}.{by}" for a, b, by in ends)
+    return _moved("slice", shape, text, lambda a: a[where], start=start, stop=stop, step=step)
+
+
+def draw_crop(rng: Rng) -> Case:
+    """Return a random one."""
+    shape = _shape(rng, 2, 4)
+    top, left = (int(rng.integers(0, d)) for d in shape[-2:])
+    height, width = (
+        int(rng.integers(1, shape[-2] - top + 1)),
+        int(rng.integers(1, shape[-1] - left + 1)),
+    )
+    return _moved("crop", shape, f"{top}.{left}-{height}x{width}",
+                  lambda a: a[..., top : top + height, left : left + width],
+                  top=top, left=left, height=height, width=width)  # fmt: skip
+
+
+def draw_pad(rng: Rng) -> Case:
+    """Return a random one."""
+    shape = tuple(d + 1 for d in _shape(rng, 1, 4, 300))
+    mode: Any = pick(rng, ("constant", "reflect", "edge"))
+    width = tuple((int(rng.integers(0, min(d, 4))), int(rng.integers(0, min(d, 4)))) for d in shape)
+    text = f"by{'.'.join(str(n) for pair in width for n in pair)}-{mode}"
+    return _moved("pad", shape, text, lambda a: np.pad(a, width, mode), pad_width=width, mode=mode)
+
+
+def draw_take(rng: Rng) -> Case:
+    """Return a random one."""
+    shape = _shape(rng, 1, 5)
+    axis = int(rng.integers(-len(shape), len(shape)))
+    places = tuple(int(i) for i in rng.integers(-shape[axis], shape[axis], pick(rng, (1, 2, 3, 5))))
+    return _moved("take", shape, f"{'.'.join(map(str, places))}-axis{axis}",
+                  lambda a: np.take(a, places, axis), indices=places, axis=axis)  # fmt: skip
+
+
+def draw_where(rng: Rng) -> Case:
+    """Return a random one."""
+    a, b, c = broadcastable(rng, 3)
+    return _where(a, b, c)
+
+
+def draw_total(rng: Rng, op: str) -> Case:
+    """Return a random sum or mean."""
+    shape = _shape(rng)
+    count = int(rng.integers(1, len(shape) + 1))
+    return _total(op, shape, tuple(int(a) for a in rng.permutation(len(shape))[:count]))
+
+
+def draw_argmax(rng: Rng) -> Case:
+    """Return a random one."""
+    shape = _shape(rng)
+    axis = int(rng.integers(-len(shape), len(shape)))
+    return _one("argmax", shape, lambda x: Num.of(x.v.argmax(axis)), f"axis{axis}", axis=axis)
+
+
+def draw_topk(rng: Rng) -> Case:
+    """Return a random one."""
+    shape = _shape(rng, 1, 4, 600)
+    axis = int(rng.integers(-len(shape), len(shape)))
+    return _topk(shape, int(rng.integers(1, min(shape[axis], 9) + 1)), axis, int(rng.integers(2)))
+
+
+def draw_places(rng: Rng) -> Case:
+    """Return random numbers of which some are zero."""
+    return _places(_shape(rng, 1, 4, 300))
+
+
+def draw_boxes(rng: Rng) -> Case:
+    """Return random boxes."""
+    return _boxes(int(rng.integers(1, 30)), int(rng.integers(1, 9)))
+
+
+def draw_resize(rng: Rng) -> Case:
+    """Return a random one."""
+    shape = (*_shape(rng, 0, 2, 5), pick(rng, (2, 3, 5, 7, 9)), pick(rng, (2, 3, 4, 5, 8)))
+    size = (pick(rng, (1, 3, 5, 8, 11)), pick(rng, (2, 3, 7, 9, 13)))
+    return _one("resize", shape, partial(_resized, size=size), dims(size), size=size)
+
+
+def draw_to_float(rng: Rng) -> Case:
+    """Return a random one."""
+    scale, offset = float(rng.integers(1, 64)) / 64, float(rng.integers(-8, 9)) / 8
+    return _one("to_float", _shape(rng), lambda x: x * scale + offset, f"x{scale:g}-plus{offset:g}",
+                scale=scale, offset=offset)  # fmt: skip
 
 
 MOVED: tuple[Case, ...] = (

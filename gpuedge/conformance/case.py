@@ -7,8 +7,9 @@ machine and in every run. Families of cases are functions that return a `Case`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,12 +26,13 @@ Make = Callable[[np.random.Generator, str, str], "Built"]
 
 
 class Built(NamedTuple):
-    """A case with its numbers: a call that takes what ``device=`` takes, and a reference.
+    """A case with its numbers: runs on what ``device=`` takes, and a reference.
 
-    The reference takes the keeper of a storage kind and returns exact values with bounds.
+    `runs` yields what the device computes, anew each time. The reference takes the keeper of a
+    storage kind and returns exact values with bounds.
     """
 
-    call: Callable[[Any], Array]
+    runs: Callable[[Any], Generator[Any, None, None]]
     reference: Callable[[Keeper], Num]
 
 
@@ -66,16 +68,41 @@ class Case:
         names = ("id", "op", "dtype", "data", "storage", "variant")
         return {"shape": self.text, **{name: getattr(self, name) for name in names}}
 
-    def build(self) -> Built:
-        """Return call and reference; the numbers follow from operation, shape and kind alone."""
-        base = "/".join([self.op, self.dtype, self.text, self.data])
-        return self.make(generator(base), self.data, self.dtype)
+    def build(self, *, is_finite: bool = False) -> Built:
+        """Return runs and reference; the numbers follow from operation, shape and kind alone.
 
-    def judge(self, device: Any) -> CaseVerdict:
-        """Run on a device and compare with the reference."""
-        built, keeper = self.build(), KEEPERS[self.storage]
-        got = built.call(device)
-        return compare(got, keeper(built.reference(keeper)), self.dtype)
+        `is_finite`: of every number there is, those that are finite.
+        """
+        base = "/".join([self.op, self.dtype, self.text, self.data])
+        data = "finite" if is_finite and self.data == "every" else self.data
+        return self.make(generator(base), data, self.dtype)
+
+    def judge(self, device: Any, *, is_finite: bool = False, twice: bool = False) -> CaseVerdict:
+        """Run on a device and compare with the reference; `twice`: bit for bit with another run."""
+        built, keeper = self.build(is_finite=is_finite), KEEPERS[self.storage]
+        runs = built.runs(device)
+        try:
+            got = next(runs)
+            verdict = compare(got, keeper(built.reference(keeper)), self.dtype)
+            if twice and verdict.ok and not _is_same(got, next(runs)):
+                return replace(verdict, ok=False, message="a second run gave other bits")
+        finally:
+            runs.close()
+        return verdict
+
+
+def repeated(call: Callable[[Any], Any]) -> Callable[[Any], Generator[Any, None, None]]:
+    """Return what calls a function of a device again and again."""
+
+    def runs(device: Any) -> Generator[Any, None, None]:
+        while True:
+            yield call(device)
+
+    return runs
+
+
+def _is_same(one: Array, other: Array) -> bool:
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
 
 
 def case(
@@ -102,7 +129,7 @@ def case(
         function = call or getattr(gpuedge, op)
         whole = {"whole": data in WHOLE} if is_sum else {}
         return Built(
-            lambda device: function(*given, device=device, **how or {}),
+            repeated(lambda device: function(*given, device=device, **how or {})),
             lambda keep: wanted(*(None if x is None else keep(x) for x in given), **whole),
         )
 
@@ -124,21 +151,44 @@ class CaseVerdict:
     """What a comparison found.
 
     `worst` is the largest error in units of the bound, over the elements that have one; None where
-    all are to be exact. `message` says where the first wrong element is, `map` where all are
-    (`gpuedge.conformance.maps`).
+    all are to be exact. `rms` is the root of the mean square of errors in units of what it may be
+    at the most. `bits` is a digest of the result. `message` says where the first wrong element is,
+    `map` where all are (`gpuedge.conformance.maps`).
     """
 
     ok: bool
     worst: float | None = None
     message: str = ""
     map: Sequence[str] = ()
+    rms: float | None = None
+    bits: str = ""
 
+
+HALF_OVER = 65520.0
+"""What is no smaller rounds to infinity in float16."""
 
 MOST_WORST = 1e9
 """What is farther off is told so: a bound may be the smallest number, where zero is asked for."""
 
 ANSWERS = ("bool", "int64", "int32", "uint8")
 """What comparisons, positions, sums of integers and codes are, whatever dtype is asked about."""
+
+
+_TOGETHER = "every element is within its bound, but all of them together are too far off"
+
+
+def _together(error: Array, likely: Array, value: Array) -> float | None:
+    """Return the root mean square of errors in units of what it may be; None where there are none.
+
+    Errors that are equally likely anywhere within their bounds, relative to these, have a mean
+    square of 1/3, with a variance of 4/45 for each; four deviations of the mean are allowed. Equal
+    results have equal errors, so they count as one.
+    """
+    if not error.size:
+        return None
+    count = len(np.unique(value))
+    allowed = 1 / 3 + 4 * math.sqrt(4 / 45 / count)
+    return math.sqrt(float(np.mean((error / likely) ** 2)) / allowed)
 
 
 def compare(got: Any, wanted: Num, dtype: str = "float32") -> CaseVerdict:
@@ -148,18 +198,28 @@ def compare(got: Any, wanted: Num, dtype: str = "float32") -> CaseVerdict:
         return CaseVerdict(False, message=f"{what} instead of an array of {dtype}")
     if got.shape != wanted.v.shape:
         return CaseVerdict(False, message=f"shape {got.shape} instead of {wanted.v.shape}")
-    limit = np.broadcast_to(wanted.e, wanted.v.shape)
-    if got.dtype == np.float16:
-        limit = limit + 2.0**-11 * np.abs(wanted.v) + 2.0**-25
-    with np.errstate(invalid="ignore"):
+    bare = limit = np.broadcast_to(wanted.e, wanted.v.shape)
+    likely = wanted.likely
+    with np.errstate(invalid="ignore", over="ignore"):
+        if got.dtype == np.float16:
+            rounding = 2.0**-11 * np.abs(np.nan_to_num(wanted.v)) + 2.0**-25
+            limit, likely = limit + rounding, None if likely is None else likely + rounding
         error = np.abs(got.astype(np.float64) - wanted.v)
-        wrong = ~(error <= limit)
+        wrong = ~((error <= limit) | (limit == np.inf))
+        if got.dtype == np.float16:
+            size, room = np.abs(wanted.v), np.nan_to_num(bare, posinf=np.inf)
+            over = got == np.sign(wanted.v) * np.inf
+            wrong &= ~(over & (size + room >= HALF_OVER))
+            wrong |= np.isfinite(got) & (size - room >= HALF_OVER) & (limit < np.inf)
     wrong &= ~(np.isnan(got) & np.isnan(wanted.v)) & (got != wanted.v)
-    bounded = (limit > 0) & np.isfinite(error)
+    bounded = (limit > 0) & np.isfinite(error) & np.isfinite(limit)
     most = float((error[bounded] / limit[bounded]).max()) if bounded.any() else None
     worst = None if most is None else min(most, MOST_WORST)
     if not np.any(wrong):
-        return CaseVerdict(True, worst)
+        usual = limit if likely is None else np.broadcast_to(likely, limit.shape)
+        rms = _together(error[bounded], usual[bounded], wanted.v[bounded])
+        return CaseVerdict(rms is None or rms <= 1, worst, _TOGETHER * bool(rms and rms > 1), rms,
+                           hashlib.sha256(got.tobytes()).hexdigest()[:16])  # fmt: skip
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), np.shape(wrong)))
     where = f"at {at}" if at else "it"
     return CaseVerdict(

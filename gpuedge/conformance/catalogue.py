@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 
 from gpuedge.conformance import camera, layers, nodes, operators, packed, shaping, units
+from gpuedge.conformance import drawn as drawers
 from gpuedge.conformance.case import Case, digest, generator
 from gpuedge.conformance.data import BYTES, broadcastable, pick
 from gpuedge.conformance.layers import CONVOLUTIONS, GEMMS, MATMULS, TRANSPOSED, conv
@@ -52,7 +53,7 @@ LISTED: tuple[tuple[Sequence[Case], Sequence[str], Iterable[str]], ...] = (
     (ARRANGED, NORMAL, SINGLE),
     ([one for one in ARRANGED if one.op != "flatten"], WHOLE, BYTES),
     ([unary(op) for op in units.DOMAINS], NORMAL, SINGLE),
-    ([unary(op, 250) for op in units.DOMAINS], NORMAL, HALF),
+    ([units.every(op) for op in units.DOMAINS], ("every",), HALF),
     ([unary(op, 199) for op, (low, _) in units.DOMAINS.items() if low <= 0], ("tiny",), SINGLE),
     ([unary(op, 203, more) for op, more in units.PARAMETERS.items()], NORMAL, SINGLE),
     ([unary("gelu", arguments={"approximate": 1.0})], NORMAL, SINGLE),
@@ -118,6 +119,73 @@ DRAWN: dict[str, tuple[int, Draw, Sequence[str]]] = {
     **{f"expression {name}": (2, _expression(name), WHOLE) for name in units.EXPRESSIONS},
 }
 """Families of drawn cases: how many, how each is drawn, and the kinds of data they get in turn."""
+
+
+def _unary(op: str) -> Draw:
+    return lambda rng: units.draw_unary(rng, op)
+
+
+NUMBERED = [op for op in units.UNARY if FUNCTIONS[op].numbers]
+CLOSED = {op: one.dtypes for op, one in FUNCTIONS.items() if one.dtypes}
+CAMERA: dict[str, tuple[Draw, Sequence[str]]] = {
+    "flip": (camera.draw_flip, NORMAL), "slice": (camera.draw_slice, NORMAL),
+    "crop": (camera.draw_crop, NORMAL), "pad": (camera.draw_pad, NORMAL),
+    "take": (camera.draw_take, NORMAL), "where": (camera.draw_where, NORMAL),
+    "argmax": (camera.draw_argmax, ("ties", "normal")),
+    "topk": (camera.draw_topk, ("ties", "normal")),
+    "resize": (camera.draw_resize, NORMAL), "to_float": (camera.draw_to_float, BOTH),
+}  # fmt: skip
+TWINS = drawers.TWINS
+"""Each case with floats and, under the same name but for these, with whole numbers."""
+
+WIDE: dict[str, tuple[int, Draw, Sequence[str], Sequence[str]]] = {
+    "every conv2d": (900, _convolution, TWINS, SINGLE),
+    "every conv2d cancel": (150, _convolution, ("cancel", "extreme"), SINGLE),
+    "every conv2d acts": (300, lambda rng: conv(**layers.draw_conv(rng)), NORMAL, SINGLE),
+    "every conv2d half": (150, _convolution, BOTH, HALF),
+    "every conv_transpose2d": (400, lambda rng: conv(**layers.draw_back(rng)), TWINS, SINGLE),
+    "every matmul": (600, layers.draw_matmul, TWINS, SINGLE),
+    "every matmul sums": (120, layers.draw_matmul, ("cancel", "extreme"), SINGLE),
+    "every matmul half": (120, layers.draw_matmul, BOTH, HALF),
+    "every gemm": (400, layers.draw_gemm, TWINS, SINGLE),
+    "every max_pool2d": (400, _pool("max"), ("ties", "normal"), SINGLE),
+    "every max_pool2d bytes": (80, _pool("max"), WHOLE, tuple(BYTES)),
+    "every avg_pool2d": (300, _pool("avg"), TWINS, SINGLE),
+    "every global_max": (60, partial(shaping.draw_global, kind="max"), ("ties", "normal"), SINGLE),
+    "every global_avg": (60, partial(shaping.draw_global, kind="avg"), TWINS, SINGLE),
+    "every softmax": (500, shaping.draw_softmax, NORMAL, SINGLE),
+    "every batch_norm": (120, shaping.draw_batch_norm, BOTH, SINGLE),
+    "every concat": (350, shaping.draw_concat, NORMAL, SINGLE),
+    "every concat bytes": (60, shaping.draw_concat, WHOLE, tuple(BYTES)),
+    "every transpose": (400, partial(shaping.draw_move, op="transpose"), NORMAL, SINGLE),
+    "every transpose bytes": (60, partial(shaping.draw_move, op="transpose"), WHOLE, tuple(BYTES)),
+    "every flatten": (80, partial(shaping.draw_move, op="flatten"), NORMAL, SINGLE),
+    "every reshape": (150, shaping.draw_reshape, NORMAL, SINGLE),
+    **{f"every {op}": (32, _unary(op), (*NORMAL, "ties"), SINGLE) for op in units.DOMAINS},
+    **{f"every {op} half": (12, _unary(op), NORMAL, HALF) for op in units.DOMAINS},
+    **{f"every {op} numbers": (16, partial(units.draw_parameters, op=op), NORMAL, SINGLE)
+       for op in NUMBERED},
+    **{f"every {op}": (90, _pair(op), WHOLE if op == "pow" else (*NORMAL, "ties"), SINGLE)
+       for op in BINARY if op != "prelu"},
+    **{f"every {op} half": (40, _pair(op), WHOLE if op == "pow" else NORMAL, HALF)
+       for op in BINARY},
+    **{f"every {op} bytes": (15, _pair(op) if op in BINARY else _unary(op), WHOLE, dtypes)
+       for op, dtypes in CLOSED.items()},
+    **{f"every {op} extreme": (12, _pair(op), ("extreme",), SINGLE)
+       for op in BINARY if FUNCTIONS[op].bound == "exactly rounded"},
+    "every clip": (120, units.draw_clip, (*NORMAL, "ties"), SINGLE),
+    **{f"every expression {name}": (30, _expression(name), BOTH, SINGLE)
+       for name in units.EXPRESSIONS},
+    **{f"every inside {name}": (10, partial(units.draw_alone, name=name), NORMAL, SINGLE)
+       for name in units.INSIDE},
+    "every random": (900, units.draw_random, WHOLE, SINGLE),
+    **{f"every {op}": (90, draw, kinds, SINGLE) for op, (draw, kinds) in CAMERA.items()},
+    **{f"every {op}": (80, partial(camera.draw_total, op=op), TWINS, SINGLE)
+       for op in ("sum", "mean")},
+    "every nonzero": (50, camera.draw_places, WHOLE, SINGLE),
+    "every non_max_suppression": (40, camera.draw_boxes, NORMAL, SINGLE),
+}  # fmt: skip
+"""More drawn families of the full profile: how many, how each is drawn, kinds, dtypes."""
 
 
 def _large_convolution(rng: Rng) -> Case:
@@ -210,15 +278,36 @@ FORCED: dict[str, tuple[Sequence[Case], int, Draw]] = {
 # --- how it is put together ----------------------------------------------------------------------
 
 
+MOST_DRAWS = 30
+"""So many times as often as wanted a family draws; those with few shapes give fewer."""
+
+
 def drawn(family: str, count: int, draw: Draw, kinds: Sequence[str] = NORMAL) -> list[Case]:
     """Return `count` different cases of a family, each from a generator of its own."""
     cases: dict[str, Case] = {}
-    number = 0
-    while len(cases) < count:
+    for number in range(MOST_DRAWS * count):
+        if len(cases) == count:
+            break
         case = draw(generator(f"{family} {number}"))
         cases.setdefault(case.text, replace(case, data=kinds[len(cases) % len(kinds)]))
-        number += 1
     return list(cases.values())
+
+
+def _twins(case: Case, kinds: Sequence[str]) -> Iterator[Case]:
+    yield from (replace(case, data=kind) for kind in kinds) if kinds == TWINS else (case,)
+
+
+def _wide() -> Iterator[Case]:
+    """The families of the full profile, of public functions and of every operator of ONNX."""
+    for family, (count, draw, kinds, dtypes) in WIDE.items():
+        for dtype in dtypes:
+            for case in drawn(family, count, draw, kinds):
+                yield from _twins(replace(case, dtype=dtype), kinds)
+    for count, kinds, family_of in drawers.DRAWERS:
+        for op, draw in family_of.items():
+            for case in drawn(f"every onnx {op}", count, draw, kinds):
+                yield from _twins(case, kinds)
+    yield from (replace(unary(op, 250), dtype="float16") for op in units.DOMAINS)
 
 
 def _plain(scale: int) -> Iterator[Case]:
@@ -284,7 +373,7 @@ def everything(profile: str = "smoke") -> tuple[Case, ...]:
     cases: dict[str, Case] = {}
     for case in (drawn for scale in scales for family in families for drawn in family(scale)):
         cases.setdefault(case.id, case)
-    for case in _large() if profile == "full" else ():
+    for case in (*_wide(), *_large()) if profile == "full" else ():
         cases.setdefault(case.id, case)
     return tuple(cases.values())
 

@@ -26,7 +26,7 @@ def main() -> int:
     from gpuedge.conformance.catalogue import everything
 
     try:
-        bench = Bench(request["device"])
+        bench = Bench(request["device"], repeats=request["profile"] == "full")
     except GpuEdgeError as error:
         channel.send("failed", code=error.code, what=error.what, known=error.known, hint=error.hint)
         return 0

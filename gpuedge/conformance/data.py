@@ -18,6 +18,7 @@ KINDS: dict[str, str] = {
     "extreme": "magnitudes from 2^-24 to 2^24 side by side",
     "ties": "few values, many of them equal, and halves: what rounding and comparing decide",
     "cancel": "large whole numbers that cancel: bit for bit, and wrong in anything below float32",
+    "every": "every number there is of the dtype, NaN and infinity where the device keeps them",
 }
 """Every kind and what it is good for."""
 
@@ -71,6 +72,12 @@ def spread(rng: np.random.Generator, low: float, high: float, size: int) -> Arra
     if low <= 0 <= high:
         some[2] = 0
     return some
+
+
+def every_half(*, is_finite: bool = False) -> Array:
+    """Return all 65,536 numbers of float16; with zeros for those that are not finite."""
+    numbers = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    return np.where(np.isfinite(numbers), numbers, np.float16(0)) if is_finite else numbers
 
 
 def disguised(kind: str, array: Array) -> Array:

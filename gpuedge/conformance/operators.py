@@ -162,14 +162,18 @@ def _moving() -> Iterator[Case]:
     yield from row("Compress", MATRIX, np.array([1, 0, 0, 1, 1], bool), constant=[1], axis=0)
     yield from row("ScatterElements", MATRIX, ints(*[2] * 7).reshape(1, 7), (1, 7), axis=0)
     yield from row("ScatterND", MATRIX, np.stack([rows, some], 1), (3,))
-    long = drawn((1, 600), -700, 700, "int64")
-    yield from row("ScatterElements", (2, 700), long, (1, 600), axis=1, reduction="add")
-    flat = drawn((530, 1), -300, 300, "int64")
-    yield from row("ScatterND", (300, 2), flat, (530, 2), reduction="max")
     places = ints(0, 3, 9, 14).reshape(1, 1, 2, 2)
     yield from row("MaxUnpool", (1, 1, 2, 2), places, kernel_shape=(2, 2), strides=(2, 2))
     yield from row("OneHot", drawn((3, 4), -5, 5, "int64"), np.int64(5), floats(0, 1),
                    constant=[1, 2], axis=-1)  # fmt: skip
+
+
+def _long() -> Iterator[Case]:
+    """More updates than loops of fragment shaders can be trusted with; drivers take long."""
+    long = drawn((1, 600), -700, 700, "int64")
+    yield from row("ScatterElements", (2, 700), long, (1, 600), axis=1, reduction="add")
+    flat = drawn((530, 1), -300, 300, "int64")
+    yield from row("ScatterND", (300, 2), flat, (530, 2), reduction="max")
 
 
 def _picked() -> Iterator[Case]:
@@ -266,6 +270,8 @@ def _rounding() -> Iterator[Case]:
 
 
 def cases(scale: int) -> Iterator[Case]:
-    """Yield the cases, the same for every `scale`."""
+    """Yield the cases, and for a larger `scale` those that take long."""
     for family in (_bits, _moving, _picked, _sums, _attending, _rounding):
         yield from family()
+    if scale > 1:
+        yield from _long()

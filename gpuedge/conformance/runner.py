@@ -48,7 +48,7 @@ OPEN_S = 60.0
 CASE_S = 60.0
 """Time for one case unless said otherwise; software rasterisers need seconds for the largest."""
 
-BATCH = 64
+BATCH = 256
 """Most cases for one child: what it leaks, or a driver does, ends with it."""
 
 LEAST_BATCH = 8

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import gpuedge
-from gpuedge.conformance.case import Built, Case, case
+from gpuedge.conformance.case import Built, Case, case, repeated
 from gpuedge.conformance.data import Shape, dims, disguised, fill, operand, padding, pick, short
 from gpuedge.conformance.layers import Arguments, Pair
 from gpuedge.opset.bounds import Array
@@ -105,11 +105,35 @@ def batch_norm(shape: Shape) -> Case:
         statistics = [rng.standard_normal(shape[1]).astype(x.dtype) for _ in range(3)]
         statistics.append(rng.uniform(0.25, 4, shape[1]).astype(x.dtype))
         return Built(
-            lambda device: gpuedge.batch_norm(x, *statistics, epsilon=1e-3, device=device),
+            repeated(lambda d: gpuedge.batch_norm(x, *statistics, epsilon=1e-3, device=d)),
             lambda keep: oracle.batch_norm(keep(x), *statistics, eps=1e-3, store=keep.store),
         )
 
     return Case("batch_norm", dims(shape), make)
+
+
+def draw_batch_norm(rng: np.random.Generator) -> Case:
+    """Return a random one."""
+    sides = tuple(pick(rng, (1, 2, 3, 5, 7, 8)) for _ in range(int(rng.integers(0, 3))))
+    return batch_norm((pick(rng, (1, 2, 3)), pick(rng, (1, 2, 3, 4, 5, 8, 9, 13)), *sides))
+
+
+def draw_global(rng: np.random.Generator, kind: str) -> Case:
+    """Return a random one."""
+    sides = (pick(rng, (1, 2, 3, 5, 7, 11, 16)), pick(rng, (1, 2, 4, 5, 9, 17)))
+    return global_pool(kind, (pick(rng, (1, 2, 3)), pick(rng, (1, 2, 3, 4, 5, 8, 9)), *sides))
+
+
+def draw_reshape(rng: np.random.Generator) -> Case:
+    """Return a random one that parts and joins axes."""
+    shape = tuple(pick(rng, (1, 2, 3, 4, 5, 6, 7, 8)) for _ in range(int(rng.integers(1, 6))))
+    left, to = math.prod(shape), []
+    for factor in (2, 7, 3, 5, 4):
+        if left % factor == 0 and rng.random() < 0.5:
+            to.append(factor)
+            left //= factor
+    to.insert(int(rng.integers(0, len(to) + 1)), -1)
+    return move("reshape", shape, tuple(to), pick(rng, ("plain", "strided", "swapped")))
 
 
 def concat(shapes: tuple[Shape, ...], axis: int) -> Case:

@@ -9,11 +9,20 @@ from typing import Any
 import numpy as np
 
 import gpuedge
-from gpuedge.conformance.case import Case, case
-from gpuedge.conformance.data import BYTES, Shape, dims, fill, operand, spread
+from gpuedge.conformance.case import Case, case, digest
+from gpuedge.conformance.data import (
+    BYTES,
+    Shape,
+    broadcastable,
+    dims,
+    every_half,
+    fill,
+    operand,
+    spread,
+)
 from gpuedge.ops.expression import NAMES
 from gpuedge.opset import FUNCTIONS
-from gpuedge.opset.bounds import Array, Num
+from gpuedge.opset.bounds import HALF_MOST, Array, Num
 from gpuedge.oracle import functions as oracle
 from gpuedge.oracle.functions import elementwise
 from gpuedge.oracle.layers import choose
@@ -75,6 +84,93 @@ def unary(
     wanted = partial(elementwise, f"{op}_tanh" if is_tanh else op, **given)
     how = {**given, "approximate": True} if is_tanh else given
     return case(op, f"{size}{named}{'-narrow' if is_narrow else ''}", draw, wanted, how)
+
+
+def shaped(op: str, shape: Shape) -> Case:
+    """Return a function of one element on an array of any shape."""
+
+    def draw(rng: Rng, data: str, dtype: str) -> list[Array]:
+        low, high = NARROW.get(op, DOMAINS[op]) if dtype == "float16" else DOMAINS[op]
+        size = int(np.prod(shape))
+        if dtype in BYTES:
+            x = operand(rng, (size,), data, dtype)
+        elif data == "ties":  # few numbers, among them halves
+            x = np.clip(rng.integers(-8, 9, size) * 0.5, low, high).astype(np.float32)
+        else:
+            x = rng.uniform(low, high, size).astype(np.float32)
+        return [x.reshape(shape)]
+
+    return case(op, f"shape{dims(shape)}", draw, partial(elementwise, op))
+
+
+def draw_unary(rng: Rng, op: str) -> Case:
+    """Return one on a random shape of up to six axes, or on a single number."""
+    return shaped(op, broadcastable(rng, 1)[0])
+
+
+def draw_parameters(rng: Rng, op: str) -> Case:
+    """Return one with random further arguments."""
+    named = FUNCTIONS[op].numbers
+    given = {name: float(rng.integers(1, 24)) / 8 for name in named if name != "gamma"}
+    return unary(op, int(rng.integers(11, 400)), given)
+
+
+def draw_clip(rng: Rng) -> Case:
+    """Return random limits on one side or both."""
+    low, high = sorted(float(v) for v in rng.integers(-20, 21, 2) / 8)
+    kind = int(rng.integers(3))
+    return clip(broadcastable(rng, 1)[0], None if kind == 1 else low, None if kind == 2 else high)
+
+
+def draw_alone(rng: Rng, name: str) -> Case:
+    """Return a function inside an expression over operands that broadcast."""
+    return _inside(name, broadcastable(rng, 3, 1))
+
+
+EXACT = (
+    "{0} + {1}", "{0} - {1}", "max({0}, {1})", "min({0}, {1})", "abs({0})", "-{0}", "relu({0})",
+    "{0} * 2", "{0} * 0.5", "floor({0})", "ceil({0} * 0.5)", "clip({0}, -3, 2)",
+)  # fmt: skip
+"""What expressions are made of that stay exact: halves of whole numbers, and sums of them."""
+
+
+def draw_random(rng: Rng) -> Case:
+    """Return a random expression of three to six operands, exact on small whole numbers."""
+    count = int(rng.integers(3, 7))
+    parts = list(LETTERS[:count])
+    steps = 0
+    while len(parts) > 1 or steps < 3:
+        form = EXACT[int(rng.integers(len(EXACT)))]
+        taken = [
+            parts.pop(int(rng.integers(len(parts))))
+            for _ in range(1 + ("{1}" in form and len(parts) > 1))
+        ]
+        if "{1}" in form and len(taken) < 2:
+            taken.append("a")
+        parts.append(f"({form.format(*taken)})")
+        steps += 1
+    if rng.random() < 0.5:
+        parts[0] = f"{parts[0]} * b"
+    words = parts[0]
+    shapes = broadcastable(rng, count, 1)
+    text = f"random{digest(words) % 10**8}-" + "-".join(map(dims, shapes))
+    return _fused(text, words, shapes, is_exact=True)
+
+
+def every(op: str) -> Case:
+    """Return a function of one element of all 65,536 numbers of float16."""
+
+    def draw(_: Rng, data: str, __: str) -> list[Array]:
+        return [every_half(is_finite=data == "finite")]
+
+    def wanted(x: Num) -> Num:
+        found = elementwise(op, x)
+        most = elementwise(op, np.clip(x.v, -HALF_MOST, HALF_MOST)).e
+        error = np.where(np.isinf(x.v) & np.isnan(found.e), most, found.e)
+        is_open = np.isinf(x.v) & np.isnan(found.v)  # of infinity times zero nothing is promised
+        return Num(found.v, np.where(is_open, np.inf, error))
+
+    return case(op, "all65536", draw, wanted, dtype="float16", data="every")
 
 
 def binary(op: str, a: Shape, b: Shape) -> Case:
@@ -179,18 +275,26 @@ def expression(name: str, shapes: tuple[Shape, ...]) -> Case:
     return _fused(text, EXPRESSIONS[name], shapes, is_exact=True)
 
 
+INSIDE = [name for name in NAMES if name not in ("clip", *CALLED)]
+
+
+def _inside(name: str, shapes: tuple[Shape, ...]) -> Case:
+    """Return a function of something computed, its result used again."""
+    full = {short: long for long, short in CALLED.items()}.get(name, name)
+    # bases and divisors are not zero
+    inner = "b * b + 1.5" if name in ("log", "sqrt", "reciprocal", "pow") else "b + a"
+    is_pair = full in FUNCTIONS and len(FUNCTIONS[full].operands) == 2
+    words = f"{name}({inner}, c) - a" if is_pair else f"{name}({inner}) * c - a"
+    if name == "where":
+        words = "where(greater(a + b, c), b, c) * a"
+    said = dims(shapes[0]) if len(set(shapes)) == 1 else "-".join(map(dims, shapes))
+    return _fused(f"in-{full}-{said}", words, shapes)
+
+
 def alone() -> Iterator[Case]:
     """Yield every function inside an expression, and every formula with constants."""
     shape = (3, 37)
-    for name in NAMES:
-        full = {short: long for long, short in CALLED.items()}.get(name, name)
-        # a function of something computed, its result used again; bases and divisors are not zero
-        inner = "b * b + 1.5" if name in ("log", "sqrt", "reciprocal", "pow") else "b + a"
-        is_pair = full in FUNCTIONS and len(FUNCTIONS[full].operands) == 2
-        words = f"{name}({inner}, c) - a" if is_pair else f"{name}({inner}) * c - a"
-        if name == "where":
-            words = "where(greater(a + b, c), b, c) * a"
-        if name not in ("clip", *CALLED):
-            yield _fused(f"in-{full}-{dims(shape)}", words, (shape,) * 3)
+    for name in INSIDE:
+        yield _inside(name, (shape,) * 3)
     for name, (words, meant) in FORMULAS.items():
         yield _fused(f"{name}-{dims(shape)}", words, (shape,), meant=meant)

@@ -117,6 +117,7 @@ def _row(record: Mapping[str, Any], levels: Mapping[str, float]) -> Speeds:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=64)
 def class_of(identity: Identity) -> str:
     """Return which row of the table a device has, ``generic`` where nothing is known of it.
 

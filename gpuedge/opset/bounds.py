@@ -42,12 +42,15 @@ class Num:
 
     Unpacks into (`v`, `e`). A sum also keeps how many terms it has, the sum of their magnitudes and
     that of their bounds, because a compiler may add three or more in another order (WGSL, section
-    "Reassociation and Fusion"; GLSL ES without `precise`).
+    "Reassociation and Fusion"; GLSL ES without `precise`). `likely` is less than the bound where
+    many roundings add up to it, which are as likely to cancel: the root of their number stands in
+    place of it (Higham and Mary, 2019). None is the bound itself. No operation carries it on.
     """
 
     v: Array
     e: Array
     terms: tuple[int, Array, Array] | None = field(default=None, kw_only=True)
+    likely: Array | None = field(default=None, kw_only=True)
 
     def __iter__(self) -> Iterator[Array]:
         return iter((self.v, self.e))

@@ -113,4 +113,6 @@ def activated(name: str | None, wanted: Num) -> Num:
         return wanted
     own = elementwise(name, wanted.v)
     # Where its operand is exact, so is an activation that only compares.
-    return Num(own.v, STEEPEST * wanted.e + 1.05 * own.e)
+    bound = STEEPEST * wanted.e + 1.05 * own.e
+    usual = wanted.e if wanted.likely is None else wanted.likely
+    return Num(own.v, bound, likely=STEEPEST * usual + 1.05 * own.e)

@@ -37,6 +37,9 @@ def _product(
 ) -> Num:
     """Sum of `k` products per output, from any bilinear `product`, whose own bound is `least`.
 
+    2 k roundings, each of 2 U of what is summed at the most and as likely up as down, come to the
+    root of 8 k times U: the bound divided by the root of 2 k.
+
     The bound of a sum in any order is 4 k 2^-24 times the sum of magnitudes; operands within e_a
     and e_b move it by no more than (|a| + e_a)(|b| + e_b) - |a||b|, summed.
     """
@@ -45,7 +48,8 @@ def _product(
         return Num(value, np.zeros_like(value))
     size = product(np.abs(a.v), np.abs(b.v))
     if is_exact:
-        return Num(value, np.maximum(4 * k * U * size, least) + TINY)
+        own = np.maximum(4 * k * U * size, least) + TINY
+        return Num(value, own, likely=None if np.any(least) else own / math.sqrt(2 * k))
     wide = product(np.abs(a.v) + a.e, np.abs(b.v) + b.e)
     return Num(value, (wide - size) + np.maximum(4 * k * U * wide, least) + TINY)
 
@@ -97,7 +101,8 @@ def _summed(
         return Num(total.v + value, total.e + error)
     size = product(np.abs(x.v) + x.e, np.abs(w.v) + w.e)
     own = 4 * U * (size + (k + 1) * np.abs(value)) + TINY
-    return Num(total.v + value, np.asarray(total.e + error + own))
+    likely = None if total.likely is None else total.likely + error + own / math.sqrt(2 * k)
+    return Num(total.v + value, np.asarray(total.e + error + own), likely=likely)
 
 
 def convolve(
@@ -185,12 +190,14 @@ def gemm(
     first = Num(a.v.T, a.e.T) if trans_a else a
     product = matmul(first, Num(b.v.T, b.e.T) if trans_b else b, whole=whole)
     value, bound = alpha * product.v, abs(alpha) * product.e
+    likely = bound if product.likely is None else abs(alpha) * product.likely
     if c is None:
-        return Num(value, bound)
+        return Num(value, bound, likely=likely)
     other = Num.of(c)
     scaled, error = beta * other.v, abs(beta) * other.e
     own = 0 if whole and not bound.any() and not error.any() else 2 * ULP
-    return Num(np.asarray(value + scaled), bound + error + own * (np.abs(value) + np.abs(scaled)))
+    more = error + own * (np.abs(value) + np.abs(scaled))
+    return Num(np.asarray(value + scaled), bound + more, likely=likely + more)
 
 
 # --- windows --------------------------------------------------------------------------------------
@@ -257,9 +264,12 @@ def pool(
     if kind == "lp":
         return norm(Num(value, error), 0, p)
     divisor = np.maximum((is_padded if include_pad else is_inside).sum(0), 1)
-    own = (math.prod(kernel) + 4) * ULP * np.abs(value).sum(0)
-    bound = (own + error.sum(0)) / divisor + TINY
-    return Num(value.sum(0) / divisor, np.where(is_seen, bound, 0))
+    size, count = ULP * np.abs(value).sum(0), math.prod(kernel)
+    bound, likely = (
+        np.where(is_seen, (roundings * size + error.sum(0)) / divisor + TINY, 0)
+        for roundings in (count + 4, math.sqrt(count) + 4)
+    )
+    return Num(value.sum(0) / divisor, bound, likely=likely)
 
 
 def global_pool(kind: str, x: Any, p: int = 2) -> Num:
@@ -317,10 +327,11 @@ def total(
     how: dict[str, Any] = {"axis": tuple(int(a) for a in axes), "keepdims": bool(keepdims)}
     terms = math.prod(x.v.shape[a] for a in how["axis"])
     count = terms if is_mean else 1
-    own = 0 if whole else (terms * ULP * np.abs(x.v).sum(**how) + TINY) / count
     value = np.asarray(x.v.sum(**how)) / count
-    own = own + x.e.sum(**how) / count
-    return Num(value, own + (2.5 * ULP * np.abs(value) if is_mean else 0 * value))
+    size = np.zeros_like(value) if whole else ULP * np.abs(x.v).sum(**how) / count
+    more = x.e.sum(**how) / count + (2.5 * ULP * np.abs(value) if is_mean else 0)
+    more = more + (0 if whole else TINY / count)
+    return Num(value, terms * size + more, likely=math.sqrt(terms) * size + more)
 
 
 def norm(x: Num, axes: Any, p: int = 2, *, whole: bool = False, keepdims: bool = False) -> Num:
@@ -359,8 +370,9 @@ def mean(x: Num, axes: Sequence[int]) -> Num:
     """Mean along axes: a sum in any order, and a division."""
     along, count = tuple(axes), math.prod(x.v.shape[a] for a in axes)
     size = (np.abs(x.v) + x.e).mean(along, keepdims=True)
-    own = (count + 4) * ULP * size + TINY
-    return Num(x.v.mean(along, keepdims=True), x.e.mean(along, keepdims=True) + own)
+    error = x.e.mean(along, keepdims=True) + TINY
+    bound, likely = (error + n * ULP * size for n in (count + 4, math.sqrt(count) + 4))
+    return Num(x.v.mean(along, keepdims=True), bound, likely=likely)
 
 
 def softmax(x: Any, axis: int, *, log: bool = False) -> Num:
@@ -370,12 +382,15 @@ def softmax(x: Any, axis: int, *, log: bool = False) -> Num:
     n = x.v.shape[axis]
     total = np.sum(np.exp(below), axis=axis, keepdims=True)
     moved = 2 * x.e.max() if x.e.size else 0.0  # how far apart errors can push two exponents
+    count = (n, math.sqrt(n))
     if log:
-        bound = (n + 16) * ULP + 2 * ULP * (np.abs(below) + moved) + moved + TINY
-        return Num(below - np.log(total), bound)
+        more = 2 * ULP * (np.abs(below) + moved) + moved + TINY
+        bound, likely = ((roundings + 16) * ULP + more for roundings in count)
+        return Num(below - np.log(total), bound, likely=likely)
     value = np.exp(below) / total
-    own = (n + 3 * (np.abs(below) + moved) + 10) * ULP
-    return Num(value, value * ((1 + own) * np.exp(moved) - 1) + TINY)
+    own = [(roundings + 3 * (np.abs(below) + moved) + 10) * ULP for roundings in count]
+    bound, likely = (value * ((1 + part) * np.exp(moved) - 1) + TINY for part in own)
+    return Num(value, bound, likely=likely)
 
 
 def batch_norm(

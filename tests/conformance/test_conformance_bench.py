@@ -13,7 +13,7 @@ import gpuedge
 from gpuedge.backends.null import NullBackend, NullDevice
 from gpuedge.conformance import bench as module
 from gpuedge.conformance.bench import Bench, Watched
-from gpuedge.conformance.case import Built, Case
+from gpuedge.conformance.case import Built, Case, repeated
 from gpuedge.conformance.catalogue import everything
 from gpuedge.conformance.layers import matmul
 from gpuedge.conformance.long import long
@@ -49,6 +49,7 @@ def made(caps: Caps = VULKAN_MINIMUM) -> tuple[Bench, Answering]:
     info = backend.enumerate(backend.candidates({})[0])[0]
     device = Answering(info, caps, {}, None)
     bench = object.__new__(Bench)
+    bench.repeats = False
     bench.executor, bench.is_spent = Watched(device, "null:0"), False
     return bench, device
 
@@ -57,6 +58,33 @@ def right(spec: Case) -> Any:
     from gpuedge.conformance.storing import KEEPERS
 
     return spec.build().reference(KEEPERS["float32"]).v
+
+
+def test_other_bits_the_second_time_fail() -> None:
+    bench, device = made()
+    answers = [right(ADD), right(ADD) + 0]
+    answers[1][0, 0] = np.nextafter(np.float32(answers[1][0, 0]), np.float32(9))
+    read = device.read
+
+    def alternating(buffer: Any, into: memoryview, offset: int = 0) -> None:
+        device.answer = answers.pop(0)
+        read(buffer, into, offset)
+
+    device.read = alternating  # type: ignore[method-assign]
+    bench.repeats = True
+    row = bench.run(ADD)
+    assert (row["status"], row["reason"]) == ("failed", "a second run gave other bits")
+
+
+def test_kernels_stay_built_for_the_next_cases() -> None:
+    bench, device = made()
+    built = []
+    build = device.build
+    device.build = lambda blob, specs: built.append(blob.digest) or build(blob, specs)  # type: ignore
+    for case in (ADD, binary("add", (3, 5), (5,)), ADD):
+        device.answer = right(case)
+        assert bench.run(case)["status"] == "passed"
+    assert len(built) == 1
 
 
 def test_the_right_answer_passes_and_says_how() -> None:
@@ -76,7 +104,7 @@ def test_a_device_that_writes_nothing_fails() -> None:
 
 def case_of(call: Callable[[Any], Any]) -> Case:
     """Return a case that computes elsewhere."""
-    return Case("add", "elsewhere", lambda *_: Built(call, lambda _: Num.of(np.zeros(4))))
+    return Case("add", "elsewhere", lambda *_: Built(repeated(call), lambda _: Num.of(np.zeros(4))))
 
 
 def test_numbers_that_the_device_did_not_make_fail() -> None:

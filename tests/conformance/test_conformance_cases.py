@@ -18,6 +18,7 @@ from gpuedge.conformance.case import Case, generator
 from gpuedge.conformance.catalogue import everything, shard_of
 from gpuedge.conformance.layers import ACTIVATIONS, conv, draw_conv
 from gpuedge.conformance.networks import NETWORKS
+from gpuedge.conformance.units import DOMAINS
 from gpuedge.core.errors import UsageError
 from gpuedge.ops.expression import NAMES as FUNCTIONS
 from gpuedge.opset import FUNCTIONS as FUNCTION_ROWS
@@ -40,7 +41,8 @@ def test_names_are_unique_and_of_one_form() -> None:
 def test_profiles_are_as_large_as_promised() -> None:
     plain = [s for s in SMOKE if s.storage == "float32" and not s.variant]
     assert len(plain) >= 500
-    assert sum(s.storage == "float32" for s in FULL) >= 2000
+    assert len(SMOKE) <= 1500
+    assert sum(s.storage == "float32" and not s.variant for s in FULL) >= 20_000
     assert {s.id for s in SMOKE} < {s.id for s in FULL}
     with pytest.raises(UsageError, match="no profile 'huge'"):
         everything("huge")
@@ -57,6 +59,53 @@ def test_every_operation_function_variant_and_network_has_cases() -> None:
     rivals = {v.id for v in variants() if counts[v.op] > 1}
     assert {s.variant for s in SMOKE if s.variant} == rivals
     assert {s.text for s in plain if s.op == "network"} == set(NETWORKS)
+
+
+def test_all_halves_are_asked_of_every_function_of_one_element() -> None:
+    asked = {s.op for s in SMOKE if s.text == "all65536"}
+    assert asked == set(DOMAINS) and {s.data for s in SMOKE if s.text == "all65536"} == {"every"}
+    (x,) = {s for s in SMOKE if s.id == "relu/float16/all65536/every/float32"}
+    whole, finite = (
+        x.build(is_finite=flag).reference(_exact()).v
+        for flag in (False, True)  # type: ignore[arg-type]
+    )
+    assert whole.size == finite.size == 65536
+    assert np.isnan(whole).sum() == 2046 and np.isinf(whole).sum() == 1
+    assert np.isfinite(finite).all() and (whole[0x0001] == 2.0**-24)
+
+
+def test_every_described_operator_is_drawn() -> None:
+    public = {one.op for one in FUNCTION_ROWS.values()}
+    counts = Counter(s.op for s in FULL if s.storage == "float32" and not s.variant)
+    few = {op: counts[f"onnx-{op.lower()}"] for op in OPERATORS if op not in public}
+    few = {op: n for op, n in few.items() if n < 12 and op not in HOST | PUBLIC | ELSEWHERE}
+    assert few == {}
+
+
+TWINS = ("every conv2d", "every matmul", "every gemm", "every conv_transpose2d", "every avg_pool2d")
+
+
+@pytest.mark.parametrize("family", TWINS)
+def test_sums_of_floats_have_a_twin_of_whole_numbers(family: str) -> None:
+    _, draw, kinds, _ = catalogue.WIDE[family]
+    assert kinds == catalogue.TWINS
+    ids = {s.id for s in FULL}
+    for one in catalogue.drawn(family, 20, draw, kinds):
+        assert {one.id.replace(f"/{one.data}/", f"/{kind}/") for kind in kinds} <= ids
+
+
+def test_shapes_are_of_every_rank_and_the_cases_no_two_alike() -> None:
+    ranks = {s.text.count("x") + (s.text != "shape0d") for s in FULL if s.text.startswith("shape")}
+    assert ranks == set(range(7))
+    assert any(s.text.startswith("shape1x1") for s in FULL)
+    kinds = Counter((s.op, s.dtype, s.text, s.storage, s.variant) for s in FULL)
+    assert max(kinds.values()) <= 4  # of one shape no more than a few kinds of numbers
+
+
+def test_no_case_depends_on_those_before_it() -> None:
+    chosen = [s for s in FULL if s.dtype == "float32" and not s.is_large][::701]
+    first = [numbers(s) for s in chosen]
+    assert [numbers(s) for s in reversed(chosen)] == first[::-1]
 
 
 HOST = {

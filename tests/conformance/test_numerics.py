@@ -16,6 +16,7 @@ from gpuedge.conformance.layers import ACTIVATIONS
 from gpuedge.conformance.units import DOMAINS
 from gpuedge.opset.bounds import ULP, Array, Num, U
 from gpuedge.oracle.functions import elementwise
+from gpuedge.oracle.layers import matmul
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "numerics.md"
 Bound = Callable[[Array, Array], Array]
@@ -141,6 +142,46 @@ def test_judging_notices() -> None:
     assert compare(np.float16([1]), half, "float16").ok
     found = compare(np.float32([1, 2.5]), Num(good.v, np.array([0.0, 1.0])))
     assert found.ok and found.worst == 0.5
+
+
+def test_errors_that_are_all_near_their_bounds_are_too_far_off_together() -> None:
+    rng = np.random.default_rng(3)
+    value = rng.uniform(1, 2, 400)
+    wanted = Num(value.astype(np.float32).astype(np.float64), np.full(400, 1e-3))
+    for size in (0.99, 0.3):
+        got = (wanted.v + rng.uniform(-size, size, 400) * 1e-3).astype(np.float32)
+        assert compare(got, wanted).ok
+    biased = compare((wanted.v + 0.9e-3).astype(np.float32), wanted)
+    assert not biased.ok and "together" in biased.message and biased.rms is not None
+    assert biased.worst is not None and biased.worst < 1 < biased.rms
+    few = Num(wanted.v[:2], wanted.e[:2])
+    assert compare((few.v + 0.9e-3).astype(np.float32), few).ok  # too few to tell
+    same = Num(np.full(400, 1.5), wanted.e)
+    assert compare(np.full(400, 1.5009, np.float32), same).ok  # one number, 400 times
+
+
+def test_a_long_sum_may_be_far_off_in_no_typical_element() -> None:
+    rng = np.random.default_rng(4)
+    a, b = (rng.standard_normal((40, 40)).astype(np.float32) for _ in range(2))
+    wanted = matmul(a, b)
+    assert wanted.likely is not None
+    assert np.allclose(wanted.likely * math.sqrt(2 * 40), wanted.e)
+    sums = np.zeros((40, 40), np.float32)
+    for k in range(40):
+        sums += a[:, k : k + 1] * b[k]
+    honest = compare(sums, wanted)
+    assert honest.ok and honest.rms is not None and honest.rms < 0.5
+    # half of the bound everywhere: no element alone is wrong
+    shifted = compare((wanted.v + 0.5 * wanted.e).astype(np.float32), wanted)
+    assert not shifted.ok and shifted.worst is not None and shifted.worst < 1
+
+
+def test_halves_overflow_to_infinity_and_to_nothing_else() -> None:
+    wanted = Num(np.array([65530.0, 65500.0, 1e300, -7e4]), np.zeros(4))
+    assert compare(np.float16([np.inf, 65504, np.inf, -np.inf]), wanted, "float16").ok
+    for bad in ([65504, 65504, np.inf, -np.inf], [np.inf, np.inf, np.inf, -np.inf],
+                [np.inf, 65504, -np.inf, -np.inf], [np.inf, 65504, np.nan, -np.inf]):  # fmt: skip
+        assert not compare(np.float16(bad), wanted, "float16").ok, bad
 
 
 def test_page_lists_every_operation() -> None:
