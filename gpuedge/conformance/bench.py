@@ -109,8 +109,12 @@ class Watched(GpuExecutor):
         self._own = self.caps
 
     def compile(self, *arguments: Any, **named: Any) -> GpuExecutable:
-        """Compile a segment as the product does, and remember it."""
+        """Compile a segment as the product does, and remember it.
+
+        Its outputs hold no numbers of a case before: what is not written is wrong.
+        """
         model = super().compile(*arguments, **named)
+        model.poison()
         self.made.append(model)
         return model
 

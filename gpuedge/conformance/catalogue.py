@@ -275,6 +275,16 @@ FORCED: dict[str, tuple[Sequence[Case], int, Draw]] = {
 }
 """What every variant of an operation computes: listed cases, and how many of what is drawn."""
 
+FURTHER: dict[str, Sequence[Case]] = {
+    "conv2d": layers.JOINED, "dwconv2d": layers.JOINED_DEPTHWISE,
+    "conv_transpose2d": layers.JOINED_BACK, "matmul": layers.JOINED_MATMULS,
+    "conv2d_int": operators.BYTE_WINDOWS,
+}  # fmt: skip
+"""And what they compute besides, in every profile."""
+
+SMOKE_EACH = 11
+"""The smoke profile has no more of the others for a variant."""
+
 # --- how it is put together ----------------------------------------------------------------------
 
 
@@ -327,9 +337,17 @@ def _variants(scale: int) -> Iterator[Case]:
         mine = [variant for variant in variants() if variant.op == op]
         for variant in mine:
             rivals = tuple(other.id for other in mine if other is not variant)
-            for i, case in enumerate(cases):
+            for some, most in (
+                (cases, SMOKE_EACH if scale == 1 else None),
+                (FURTHER.get(op, ()), None),
+            ):
                 # whether its own conditions let it serve the shape on a device that has all
-                if all(low <= case.facts[n] <= high for n, (low, high) in variant.when.items()):
+                fitting = [
+                    (i, case)
+                    for i, case in enumerate(some)
+                    if all(low <= case.facts[n] <= high for n, (low, high) in variant.when.items())
+                ]
+                for i, case in fitting[:most]:
                     data = "normal" if case.facts.get("tiles") else MIXED[i % 3]
                     yield replace(case, data=data, variant=variant.id, rivals=rivals)
 

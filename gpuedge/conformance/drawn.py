@@ -257,7 +257,7 @@ def _gather(rng: Rng) -> Case:
 
 def _gather_elements(rng: Rng) -> Case:
     shape = shape_of(rng, 1, 4)
-    axis = axis_of(rng, shape)
+    axis = int(rng.integers(0, len(shape)))
     size, extent = list(shape), shape[axis]  # the reference takes no fewer along the others
     size[axis] = pick(rng, SIDES[:7])
     return one("GatherElements", shape, Drawn(tuple(size), -extent, extent, "int64"), axis=axis)
@@ -419,14 +419,16 @@ def _reshaped(rng: Rng) -> Case:
 
 def _cumsum(rng: Rng) -> Case:
     shape = shape_of(rng, 1, 4)
-    return nodes.cumsum(shape, axis_of(rng, shape), flag(rng), flag(rng))
+    axis = axis_of(rng, shape)
+    is_exclusive = flag(rng) if shape[axis] > 1 else 0  # else there is nothing to compute
+    return nodes.cumsum(shape, axis, is_exclusive, flag(rng))
 
 
 def _cumprod(rng: Rng) -> Case:
     shape = tuple(min(d, 7) for d in shape_of(rng, 1, 3, 300))
     axis, small = axis_of(rng, shape), Drawn(shape, -2, 3, "float32")
-    return one("CumProd", small, np.int64(axis), constant=[1], exclusive=flag(rng),
-               reverse=flag(rng))  # fmt: skip
+    return one("CumProd", small, np.int64(axis), constant=[1],
+               exclusive=flag(rng) if shape[axis] > 1 else 0, reverse=flag(rng))  # fmt: skip
 
 
 def _layer_norm(rng: Rng) -> Case:

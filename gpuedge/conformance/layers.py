@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -50,17 +51,20 @@ def conv(
     mode: str = "",
     extra: Pair | None = None,
     fixed: bool = False,
+    joined: bool = False,
 ) -> Case:
     """Return a convolution, or with `extra` output padding a transposed one.
 
     `c` and `m` are channels in and out, `pads` top, left, bottom, right unless `mode` says it.
-    `fixed`: of a model with constant weights, stride 1, one group and at most a ReLU.
+    `fixed`: of a model with constant weights, stride 1, one group and at most a ReLU. `joined`: of
+    one that adds a tensor of the result's shape, no two of whose numbers are alike.
     """
     is_back = extra is not None
     text = (
         f"n{n}c{c}h{size[0]}w{size[1]}-m{m}k{short(k)}s{short(stride)}p{mode or short(pads, '.')}"
         f"{f'o{short(extra)}' if extra is not None else ''}d{short(dilation)}"
-        f"g{groups}{'b' if bias else ''}{'-fixed' if fixed else ''}{f'-{act}' if act else ''}"
+        f"g{groups}{'b' if bias else ''}{'-fixed' if fixed else ''}"
+        f"{'-joined' if joined else ''}{f'-{act}' if act else ''}"
     )
     reach = [(k[axis] - 1) * dilation[axis] + 1 for axis in range(2)]
     edges = oracle.same_pads(size, k, stride, dilation, upper=True) if mode == "same" else pads
@@ -73,7 +77,8 @@ def conv(
 
     def draw(rng: np.random.Generator, data: str, _: str) -> list[Any]:
         x, w = fill(rng, (n, c, *size), data), weights(rng, shape, data)
-        return [x, w, weights(rng, (m,), data) if bias else None]
+        more = [_counted((n, m, out(0), out(1)))] if joined else []
+        return [x, w, weights(rng, (m,), data) if bias else None, *more]
 
     def out(i: int) -> int:
         if extra is not None:
@@ -89,12 +94,19 @@ def conv(
         product = partial(product, tiled=window)
 
     def wanted(*operands: Num | None, whole: bool) -> Num:
-        return activated(act, product(*operands, whole=whole))
+        result = product(*operands[:3], whole=whole)
+        for other in operands[3:]:
+            result = _added(result, other, whole=whole)
+        return activated(act, result)
 
     op = "conv_transpose2d" if is_back else "conv2d"
     call = partial(_of_model, edges) if fixed else None
-    return case(op, text, draw, wanted, {"activation": act} if fixed else public, call=call,
-                is_sum=True, facts=facts)  # fmt: skip
+    if joined:
+        attrs = {"strides": stride, "dilations": dilation, "group": groups, "pads": edges}
+        attrs |= {} if extra is None else {"output_padding": extra}
+        call = partial(_of_joined, "ConvTranspose" if is_back else "Conv", attrs)
+    how_called = {} if joined else {"activation": act} if fixed else public
+    return case(op, text, draw, wanted, how_called, call=call, is_sum=True, facts=facts)
 
 
 def _of_model(pads: Shape, *operands: Array | None, activation: str | None, device: Any) -> Array:
@@ -104,6 +116,26 @@ def _of_model(pads: Shape, *operands: Array | None, activation: str | None, devi
     after: list[tuple[str, str, Any]] = [("Relu", "1", {})] if activation else []
     graph = chain(given, ("Conv", "".join(given), {"pads": list(pads)}), *after, constants="wb")
     return run_model(to_bytes(graph), {"x": given["x"]}, device)["y"]
+
+
+def _counted(shape: Sequence[int]) -> Array:
+    """Return numbers of which no two are alike, and whose sums with whole ones are exact."""
+    return np.arange(math.prod(shape), dtype=np.float32).reshape(shape) * np.float32(0.25)
+
+
+def _added(a: Num, b: Any, *, whole: bool) -> Num:
+    other = Num.of(b)
+    return Num(a.v + other.v, a.e + other.e) if whole and not a.e.any() else a + other
+
+
+def _of_joined(op: str, attrs: Arguments, *operands: Array | None, device: Any) -> Array:
+    """Run a model of a product and a sum with the last operand; weights and bias are constant."""
+    names = "xwb"[: len(operands) - 1] + "c"
+    named = zip(names, operands, strict=True)
+    given = {name: array for name, array in named if array is not None}
+    read = "".join(name for name in given if name != "c")
+    graph = chain(given, (op, read, attrs), ("Add", "1c", {}), constants="wb")
+    return run_model(to_bytes(graph), {"x": given["x"], "c": given["c"]}, device)["y"]
 
 
 def flattened(c: int, size: Pair, m: int) -> Case:
@@ -189,16 +221,23 @@ BATCHES: tuple[tuple[Shape, Shape], ...] = (
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 13, 31, 33)
 
 
-def matmul(a: Shape, b: Shape) -> Case:
-    """Return a matrix product by numpy's rules."""
+def matmul(a: Shape, b: Shape, *, joined: bool = False) -> Case:
+    """Return a matrix product by numpy's rules; `joined` as of `conv`, of matrices."""
 
     def draw(rng: np.random.Generator, data: str, _: str) -> list[Any]:
-        return [fill(rng, a, data), weights(rng, b, data)]
+        more = [_counted((*a[:-1], b[-1]))] if joined else []
+        return [fill(rng, a, data), weights(rng, b, data), *more]
 
     rows, columns = (s[where] if len(s) > 1 else 1 for s, where in ((a, -2), (b, -1)))
     facts = product_facts(rows, a[-1], columns)
-    text = f"{dims(a)}-{dims(b)}"
-    return case("matmul", text, draw, oracle.matmul, is_sum=True, facts=facts)
+    text = f"{dims(a)}-{dims(b)}{'-joined' if joined else ''}"
+
+    def wanted(left: Num, right: Num, *more: Num, whole: bool) -> Num:
+        result = oracle.matmul(left, right, whole=whole)
+        return _added(result, more[0], whole=whole) if more else result
+
+    call = partial(_of_joined, "MatMul", {}) if joined else None
+    return case("matmul", text, draw, wanted, call=call, is_sum=True, facts=facts)
 
 
 def draw_matmul(rng: np.random.Generator, lengths: Sequence[int] = LENGTHS) -> Case:
@@ -274,6 +313,7 @@ CONVOLUTIONS: tuple[Case, ...] = (
     conv(4, (5, 5), 5, (1, 1), act="leaky_relu"),
     conv(4, (5, 5), 5, (2, 2), act="tanh"),
     conv(4, (5, 5), 5, (2, 2), act="elu"),
+    conv(1, (65, 67), 4, (1, 1)),  # more texels than a row of a linear tensor has
 )
 
 TILES: tuple[Case, ...] = (
@@ -304,6 +344,17 @@ IN_TILES: tuple[Case, ...] = (
 )
 """What Winograd's tiles have edges of: the ends of rows and columns, pads, slices, the batch."""
 
+JOINED: tuple[Case, ...] = (
+    conv(9, (6, 11), 21, (3, 3), pads=(1, 1, 1, 1), bias=True, joined=True),
+    conv(12, (5, 9), 18, (1, 1), bias=True, n=2, joined=True),
+    conv(3, (13, 17), 10, (5, 5), (2, 2), pads=(2, 2, 2, 2), joined=True),
+    conv(10, (6, 9), 40, (3, 3), pads=(0, 1, 2, 1), groups=2, bias=True, joined=True),
+    conv(6, (1, 33), 16, (1, 3), pads=(0, 4, 0, 0), dilation=(1, 2), joined=True),
+    conv(32, (5, 7), 29, (1, 1), n=2, joined=True),
+    conv(2, (6, 13), 26, (2, 3), pads=(0, 1, 1, 1), dilation=(1, 2), groups=2, joined=True),
+)
+"""What a tensor is added to, so that the place of each result counts."""
+
 DEPTHWISE: tuple[Case, ...] = (
     conv(9, (7, 10), 9, pads=(1, 1, 1, 1), groups=9, bias=True, act="relu6"),
     conv(5, (8, 9), 5, stride=(2, 2), pads=(0, 1, 1, 1), groups=5, n=2),
@@ -313,6 +364,12 @@ DEPTHWISE: tuple[Case, ...] = (
     conv(5, (8, 13), 5, (7, 7), pads=(3, 3, 2, 3), groups=5, bias=True, act="relu"),
     conv(6, (4, 19), 6, (2, 3), pads=(1, 1, 0, 1), dilation=(2, 1), groups=6, n=2),
     conv(9, (5, 12), 9, (1, 4), (2, 1), pads=(0, 2, 0, 1), dilation=(1, 3), groups=9, bias=True),
+)
+
+JOINED_DEPTHWISE: tuple[Case, ...] = (
+    conv(9, (7, 10), 9, pads=(1, 1, 1, 1), groups=9, bias=True, joined=True),
+    conv(5, (8, 9), 5, stride=(2, 2), pads=(0, 1, 1, 1), groups=5, n=2, joined=True),
+    conv(8, (9, 11), 8, (5, 5), pads=(2, 2, 2, 2), groups=8, bias=True, joined=True),
 )
 
 TRANSPOSED: tuple[Case, ...] = (
@@ -334,6 +391,12 @@ BACK: tuple[Case, ...] = (
     back(8, (3, 4), 10, (2, 5), stride=(3, 4), pads=(0, 2, 1, 0), extra=(0, 1)),  # not all reached
 )
 """The same of transposed convolutions, and of columns that lie a stride apart."""
+
+JOINED_BACK: tuple[Case, ...] = (
+    back(6, (4, 7), 14, (2, 2), bias=True, joined=True),
+    back(12, (5, 6), 72, (3, 2), stride=(1, 3), groups=3, joined=True),
+    back(7, (4, 5), 3, (5, 3), stride=(3, 2), pads=(1, 0, 1, 1), joined=True),
+)
 
 MATMULS: tuple[Case, ...] = (
     matmul((5, 7), (7, 9)),
@@ -365,6 +428,14 @@ DEEP: tuple[Case, ...] = (
     matmul((1, 9), (9, 7)),
 )
 """Products with rows, depth and columns enough for every kernel, and too few for most."""
+
+JOINED_MATMULS: tuple[Case, ...] = (
+    matmul((33, 32), (32, 37), joined=True),
+    matmul((40, 41), (41, 35), joined=True),
+    matmul((49, 48), (48, 103), joined=True),
+    matmul((2, 9, 6), (2, 6, 235), joined=True),
+    matmul((4, 5), (5, 7), joined=True),
+)
 
 GEMMS: tuple[Case, ...] = (
     gemm(5, 7, 9, (9,)),

@@ -109,6 +109,29 @@ def _bytes(rows: int, depth: int, columns: int) -> Case:
     return replace(case, facts=product_facts(rows, depth, columns, is_bytes=True))
 
 
+def _windows(
+    c: int, size: Shape, m: int, *, stride: Shape, dilation: Shape, pads: Shape, groups: int = 1,
+) -> Case:  # fmt: skip
+    """Return a convolution of bytes with windows that differ along the axes."""
+    x, w, k = (1, c, *size), (m, c // groups, 3, 2), (3, 2)
+    how = {"strides": stride, "dilations": dilation, "pads": pads, "group": groups}
+    said = "-".join(f"{name[0]}{'.'.join(map(str, np.ravel(v)))}" for name, v in how.items())
+    case = node("ConvInteger", f"{dims(x)}-{dims(w)}-{said}", drawn(x, 0, 256, "uint8"),
+                drawn(w, 100, 128, "int8"), POINT, constant=[1, 2], **how)  # fmt: skip
+    out = [(size[i] + pads[i] + pads[i + 2] - dilation[i] * (k[i] - 1) - 1) // stride[i] + 1
+           for i in range(2)]  # fmt: skip
+    edges = (pads[0], pads[1], pads[2], pads[3])
+    window = Window(k, (stride[0], stride[1]), edges, (dilation[0], dilation[1]), (out[0], out[1]))
+    return replace(case, facts=convolution_facts(window, Slices(c, m, groups)))
+
+
+BYTE_WINDOWS = (
+    _windows(101, (7, 23), 12, stride=(2, 1), dilation=(1, 2), pads=(1, 0, 2, 1)),
+    _windows(110, (9, 31), 13, stride=(1, 3), dilation=(2, 1), pads=(0, 2, 1, 0)),
+    _windows(208, (5, 12), 24, stride=(1, 1), dilation=(1, 1), pads=(1, 1, 0, 1), groups=2),
+)
+"""Convolutions whose sums pass 2**24, and of which no axis is like the other."""
+
 BYTE_PRODUCTS = (_bytes(9, 650, 14), _bytes(33, 661, 33), _bytes(40, 704, 70))
 """Products whose sums pass 2**24, of numbers that four at a time make an int."""
 

@@ -86,7 +86,10 @@ def elementwise(name: str, *operands: Any, is_last: bool = True, **attrs: Any) -
             value = np.asarray(DEFINITIONS[name](*values, **attrs), np.float64)
         else:
             op = row.op if row else name.title()
-            value = by_reference(op, values, attrs).astype(np.float64)
+            # the evaluator takes no single numbers for some
+            rows = [np.atleast_1d(v) for v in values]
+            value = by_reference(op, rows, attrs).astype(np.float64)
+            value = value.reshape(np.broadcast_shapes(*(v.shape for v in values)))
         numbers = {**(BY_NAME[row.op].numbers if row and row.op in BY_NAME else {}), **attrs}
         error = running_error(FORMULAS[name], *given, **numbers).e
         if promised == "exactly rounded":
