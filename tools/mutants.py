@@ -102,7 +102,14 @@ EQUIVALENT: dict[str, str] = {
     "faf1632733": "of two equal numbers either is the larger",
     "f2ccd30128": "stores outside the tensor do nothing",
     "f97a4da568": "stores outside the tensor do nothing",
+    "dcd41bc54a": "stores outside the tensor do nothing",
     "fe3549619e": "the digits are others, of the same sum: a carry may be one more",
+    "d30c98dbab": "the digits are others, of the same sum: a carry may be one more",
+    "d98155b5b8": "what lies behind the last row of B meets zeros of A",
+    "cd636c9b09": "what lies behind the last row of B meets zeros of A",
+    "fc5c3c4d29": "what lies behind the last row of B meets zeros of A",
+    "eba4db73e7": "what lies behind the last row of B meets zeros of A",
+    "f3ee4ba77b": "what lies behind the last slice meets weights of zero",
 }
 """Mutants that compute the same, or that nothing can promise to notice, and why."""
 

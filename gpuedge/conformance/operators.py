@@ -114,7 +114,7 @@ def _windows(
 ) -> Case:  # fmt: skip
     """Return a convolution of bytes with windows that differ along the axes."""
     x, w, k = (1, c, *size), (m, c // groups, 3, 2), (3, 2)
-    how = {"strides": stride, "dilations": dilation, "pads": pads, "group": groups}
+    how: dict[str, Any] = {"strides": stride, "dilations": dilation, "pads": pads, "group": groups}
     said = "-".join(f"{name[0]}{'.'.join(map(str, np.ravel(v)))}" for name, v in how.items())
     case = node("ConvInteger", f"{dims(x)}-{dims(w)}-{said}", drawn(x, 0, 256, "uint8"),
                 drawn(w, 100, 128, "int8"), POINT, constant=[1, 2], **how)  # fmt: skip
