@@ -159,9 +159,9 @@ class CaseVerdict:
     ok: bool
     worst: float | None = None
     message: str = ""
+    map: Sequence[str] = ()
     rms: float | None = None
     bits: str = ""
-    map: Sequence[str] = ()
 
 
 HALF_OVER = 65520.0
@@ -218,8 +218,9 @@ def compare(got: Any, wanted: Num, dtype: str = "float32") -> CaseVerdict:
     if not np.any(wrong):
         usual = limit if likely is None else np.broadcast_to(likely, limit.shape)
         rms = _together(error[bounded], usual[bounded], wanted.v[bounded])
-        return CaseVerdict(rms is None or rms <= 1, worst, _TOGETHER * bool(rms and rms > 1), rms,
-                           hashlib.sha256(got.tobytes()).hexdigest()[:16])  # fmt: skip
+        is_right = rms is None or rms <= 1
+        bits = hashlib.sha256(got.tobytes()).hexdigest()[:16]
+        return CaseVerdict(is_right, worst, "" if is_right else _TOGETHER, rms=rms, bits=bits)
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), np.shape(wrong)))
     where = f"at {at}" if at else "it"
     return CaseVerdict(
