@@ -16,8 +16,8 @@ from gpuedge.bench.spec import (
     ITERATIONS,
     WARM_UP,
     BenchSpec,
-    Places,
     SpecFile,
+    SpecPlaces,
     SpecTest,
     chosen,
     locate,
@@ -113,7 +113,7 @@ class SkippedCase:
 
 
 def cases_of(
-    text: str, places: Places, strings: Mapping[str, str] | None = None
+    text: str, places: SpecPlaces, strings: Mapping[str, str] | None = None
 ) -> Iterator[BenchCase | SkippedCase]:
     """Yield the cases that an argument names.
 
@@ -122,7 +122,7 @@ def cases_of(
     text : str
         A specification (``.json``, or ``.json#TEST`` for one test of it), a model file, the name of
         a fixed graph (`gpuedge.bench.graphs`), or ``module:function``.
-    places : Places
+    places : SpecPlaces
     strings : mapping of str to str, optional
         FAI-PEP's string map.
 
@@ -151,7 +151,7 @@ def cases_of(
         )
 
 
-def _of_spec(spec: BenchSpec, test: SpecTest, places: Places) -> BenchCase | SkippedCase:
+def _of_spec(spec: BenchSpec, test: SpecTest, places: SpecPlaces) -> BenchCase | SkippedCase:
     name = f"{spec.name}/{test.name}"
     if test.skipped or spec.model is None:
         return SkippedCase(name, test.skipped)

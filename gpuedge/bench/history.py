@@ -62,7 +62,7 @@ class HistoryPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedPoint:
     """What is said of one run.
 
     Attributes
@@ -96,7 +96,7 @@ def grouped(results: Iterable[BenchResult]) -> dict[tuple[str, str, str], list[B
     return found
 
 
-def judge(points: Sequence[HistoryPoint], rule: Rule = RULE) -> list[Judged]:
+def judge(points: Sequence[HistoryPoint], rule: Rule = RULE) -> list[JudgedPoint]:
     """Judge every run by those before it.
 
     Parameters
@@ -105,14 +105,14 @@ def judge(points: Sequence[HistoryPoint], rule: Rule = RULE) -> list[Judged]:
         Oldest first.
     rule : Rule
     """
-    found: list[Judged] = []
+    found: list[JudgedPoint] = []
     base: list[int] = []  # runs of the present level
     suspect: tuple[int, int] | None = None  # the run before, and its side
     for at, point in enumerate(points):
         # a suspect has joined nothing: the run after it is judged by the same runs
         before = [points[i].log_median for i in base[-rule.window :]]
         if len(before) < rule.least:
-            found.append(Judged(point, "new"))
+            found.append(JudgedPoint(point, "new"))
             base.append(at)
             continue
         away, limit = point.log_median - fmean(before), _limit(before, rule)
@@ -120,7 +120,7 @@ def judge(points: Sequence[HistoryPoint], rule: Rule = RULE) -> list[Judged]:
         ratio, most = math.exp(away), math.exp(limit)
         if suspect is not None and side == suspect[1]:
             state: State = "slower" if side > 0 else "faster"
-            found.append(Judged(point, state, ratio, most, suspect[0]))
+            found.append(JudgedPoint(point, state, ratio, most, suspect[0]))
             base, suspect = [suspect[0], at], None
             continue
         if suspect is not None:  # nothing was confirmed: it was noise, and counts as such
@@ -130,7 +130,7 @@ def judge(points: Sequence[HistoryPoint], rule: Rule = RULE) -> list[Judged]:
             suspect = (at, side)
         else:
             base.append(at)
-        found.append(Judged(point, "suspect" if side else "same", ratio, most))
+        found.append(JudgedPoint(point, "suspect" if side else "same", ratio, most))
     return found
 
 
@@ -140,7 +140,7 @@ def _limit(before: Sequence[float], rule: Rule) -> float:
     return student(1 - rule.tail, n - 1) * stdev(before) * math.sqrt(1 + 1 / n)
 
 
-def present(judged: Sequence[Judged]) -> list[HistoryPoint]:
+def present(judged: Sequence[JudgedPoint]) -> list[HistoryPoint]:
     """Return the runs of the present level: all since the last change."""
     since = next((one.since for one in reversed(judged) if one.since is not None), 0)
     return [one.point for one in judged[since:]]

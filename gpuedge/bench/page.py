@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from gpuedge.bench.history import Judged, grouped, judge, point_of
+from gpuedge.bench.history import JudgedPoint, grouped, judge, point_of
 from gpuedge.bench.results import BenchResult
 from gpuedge.core.text import duration, plain
 
@@ -116,7 +116,7 @@ def _row(result: BenchResult, scale: _Scale, middle: float, colour: str) -> Iter
     )
 
 
-def _history(judged: Sequence[Judged]) -> str:
+def _history(judged: Sequence[JudgedPoint]) -> str:
     values = [math.exp(one.point.log_median) for one in judged]
     scale = _Scale(values, PLOT - 30, 12)
     step = (WIDTH - LEFT - RIGHT) / max(1, len(judged) - 1)

@@ -83,7 +83,7 @@ class BenchSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SpecPlaces:
     """Where files are looked for.
 
     Attributes
@@ -257,7 +257,7 @@ def _files(group: Mapping[str, Any], at: str) -> dict[str, SpecFile]:
     return found
 
 
-def locate(file: SpecFile, spec: Path, places: Places) -> Path:
+def locate(file: SpecFile, spec: Path, places: SpecPlaces) -> Path:
     """Return a file whose SHA-256 is right.
 
     It lies beside the specification, where its location says, or was fetched.
@@ -294,7 +294,7 @@ def locate(file: SpecFile, spec: Path, places: Places) -> Path:
     return path
 
 
-def _at_hand(file: SpecFile, spec: Path, places: Places) -> Path | None:
+def _at_hand(file: SpecFile, spec: Path, places: SpecPlaces) -> Path | None:
     location = file.location or file.filename
     candidates = [spec.parent / file.filename]
     if location.startswith("//"):
@@ -315,7 +315,7 @@ def _cached(sha256: str) -> Path:
     return cache_dir() / "bench" / sha256
 
 
-def _unhashed(file: SpecFile, spec: Path, path: Path | None, places: Places) -> InputError:
+def _unhashed(file: SpecFile, spec: Path, path: Path | None, places: SpecPlaces) -> InputError:
     """Return the error for a file without a SHA-256, with the line to add if it is at hand."""
     known = "it gives the MD5, which does not protect" if file.md5 else "it gives no checksum"
     if path is None:

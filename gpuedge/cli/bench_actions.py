@@ -19,7 +19,7 @@ from gpuedge.bench.export import pytest_benchmark, write_asv
 from gpuedge.bench.history import (
     RULE,
     STATISTIC,
-    Judged,
+    JudgedPoint,
     grouped,
     iterations_needed,
     judge,
@@ -30,7 +30,7 @@ from gpuedge.bench.interleave import MAX_ROUNDS, ROUNDS, measure_case
 from gpuedge.bench.page import page
 from gpuedge.bench.peers import PEERS
 from gpuedge.bench.results import BenchResult, ratio
-from gpuedge.bench.spec import Places
+from gpuedge.bench.spec import SpecPlaces
 from gpuedge.bench.store import is_url, keep, kept
 from gpuedge.bench.subjects import OWN, SubjectName, parse_subject
 from gpuedge.cli.arguments import check_writable, whole
@@ -156,7 +156,7 @@ def _cases(options: argparse.Namespace, given: Sequence[str]) -> list[BenchCase 
                 hint="--map MODEL_DIR=models",
             )  # fmt: skip
         strings[name] = value
-    places = Places(Path(options.root) if options.root else None, options.fetch)
+    places = SpecPlaces(Path(options.root) if options.root else None, options.fetch)
     return [case for text in given for case in cases_of(text, places, strings)]
 
 
@@ -241,7 +241,7 @@ def _checked(
             if one.state == "slower"], again  # fmt: skip
 
 
-def _states(place: str, results: Sequence[BenchResult]) -> dict[tuple[str, str, str], Judged]:
+def _states(place: str, results: Sequence[BenchResult]) -> dict[tuple[str, str, str], JudgedPoint]:
     """Return the latest state of everything that was measured."""
     known = {(r.case, r.subject, r.machine) for r in results}
     return {

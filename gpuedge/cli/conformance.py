@@ -16,7 +16,7 @@ from gpuedge.cli import choosing, running
 from gpuedge.cli.arguments import check_writable, number, seconds, whole
 from gpuedge.cli.main import exit_code
 from gpuedge.cli.output import Output
-from gpuedge.cli.page import load_jinja, page
+from gpuedge.cli.page import page
 from gpuedge.conformance import expectations
 from gpuedge.conformance.bench import STATUSES
 from gpuedge.conformance.catalogue import everything
@@ -32,6 +32,7 @@ from gpuedge.conformance.results import (
     read,
     summary,
 )
+from gpuedge.conformance.templates import load_jinja
 from gpuedge.core.errors import InputError, UsageError
 from gpuedge.core.text import Table
 from gpuedge.safety.paths import is_stream, save_named
@@ -173,7 +174,7 @@ def _check_files(
                 known=realpath(named),
             )
     if options.html:
-        load_jinja()
+        load_jinja("--html")
 
 
 def _expectations(path: str | None) -> expectations.Expectations:

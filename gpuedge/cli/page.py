@@ -21,8 +21,8 @@ from gpuedge.conformance.results import (
     flattened,
     reasons,
 )
+from gpuedge.conformance.templates import rendered
 from gpuedge.core.text import Table
-from gpuedge.safety.packages import needed
 
 TEMPLATE = Path(__file__).with_name("page.html")
 
@@ -50,13 +50,6 @@ ALWAYS = ("executed", "passed", "failed", "unsupported", "quarantined")
 """Counts that are shown though they are zero."""
 
 
-def load_jinja() -> Any:
-    """Return the package that fills the page. Raises MissingPackageError (GE-104)."""
-    with needed("jinja2", "--html"):
-        import jinja2
-    return jinja2
-
-
 def page(
     found: ResultSet, not_run: Mapping[str, int] | None = None, notes: Sequence[str] = (),
     tables: Sequence[Table] = (), title: str = "gpuedge conformance",
@@ -65,17 +58,12 @@ def page(
 
     `tables` stand above what is said of the devices.
     """
-    jinja2 = load_jinja()
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     devices = [_device(part, (not_run or {}).get(part.device, 0)) for part in found]
     legend = list(zip(LEVELS, LEGEND, strict=True))
-    text = template.render(
-        devices=devices, notes=notes, legend=legend, tables=tables, title=title
-    )  # fmt: skip
-    return str(text).encode("utf-8", "replace")
+    text = rendered(
+        TEMPLATE, "--html", devices=devices, notes=notes, legend=legend, tables=tables, title=title
+    )
+    return text.encode("utf-8", "replace")
 
 
 def _device(part: Results, not_run: int) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Between:
 
 
 @dataclass(frozen=True)
-class Places:
+class PickedPlaces:
     """Different positions along axes, in an order that is drawn, from the end or the begin."""
 
     count: int
@@ -111,7 +111,7 @@ class Among:
 
 def said(value: Any) -> str:
     """Return an operand or attribute as a part of a name."""
-    if isinstance(value, (Drawn, Between, Places, Among)):
+    if isinstance(value, (Drawn, Between, PickedPlaces, Among)):
         return value.text
     if isinstance(value, str):
         return value.lower()
@@ -267,7 +267,7 @@ def _gather_nd(rng: Rng) -> Case:
     shape = shape_of(rng, 1, 5)
     depth = int(rng.integers(1, len(shape) + 1))
     most = min(9, math.prod(shape[:depth]))
-    return one("GatherND", shape, Places(int(rng.integers(1, most + 1)), shape[:depth]))
+    return one("GatherND", shape, PickedPlaces(int(rng.integers(1, most + 1)), shape[:depth]))
 
 
 def _reversed(rng: Rng) -> Case:
@@ -311,7 +311,9 @@ def _scatter_nd(rng: Rng) -> Case:
     depth = int(rng.integers(1, len(shape) + 1))
     count = int(rng.integers(1, min(7, math.prod(shape[:depth])) + 1))
     how = {"reduction": pick(rng, ("add", "max"))} if flag(rng) else {}
-    return one("ScatterND", shape, Places(count, shape[:depth]), (count, *shape[depth:]), **how)
+    return one(
+        "ScatterND", shape, PickedPlaces(count, shape[:depth]), (count, *shape[depth:]), **how
+    )
 
 
 def _unpooled(rng: Rng) -> Case:
@@ -484,14 +486,14 @@ def _conv(rng: Rng) -> Case:
     w = _window(rng, x[2:])
     m = groups * pick(rng, (1, 2, 3, 4, 5))
     filters = (m, x[1] // groups, *w["kernel_shape"])
-    drawn = Weights(filters)
+    drawn = DrawnWeights(filters)
     how = {"strides": w["strides"], "pads": w["pads"], "group": groups}
-    bias = [Weights((m,))] if flag(rng) else []
+    bias = [DrawnWeights((m,))] if flag(rng) else []
     return one("Conv", x, drawn, *bias, constant=pick(rng, ((), (1,), (1,))), **how)
 
 
 @dataclass(frozen=True)
-class Weights(Drawn):
+class DrawnWeights(Drawn):
     """The second operand of products."""
 
     def __call__(self, rng: Rng, data: str, dtype: str) -> Array:
@@ -502,7 +504,7 @@ class Weights(Drawn):
 def _conv_back(rng: Rng) -> Case:
     x = image_of(rng, pick(rng, (1, 2)), (1, 2, 3, 4, 5))
     kernel = tuple(int(rng.integers(1, 4)) for _ in x[2:])
-    drawn = Weights((x[1], pick(rng, (1, 2, 3, 5)), *kernel))
+    drawn = DrawnWeights((x[1], pick(rng, (1, 2, 3, 5)), *kernel))
     return one("ConvTranspose", x, drawn, constant=pick(rng, ((), (1,))),
                strides=tuple(pick(rng, (1, 2, 3)) for _ in kernel))  # fmt: skip
 
@@ -654,7 +656,7 @@ def _deformed(rng: Rng) -> Case:
     size = (x[2] - k[0] + 1, x[3] - k[1] + 1)
     offset = Drawn((x[0], 2 * math.prod(k), *size), 0, 1, "float32")
     return one(
-        "DeformConv", x, Weights((pick(rng, (1, 2, 4, 5)), x[1], *k)), offset, kernel_shape=k
+        "DeformConv", x, DrawnWeights((pick(rng, (1, 2, 4, 5)), x[1], *k)), offset, kernel_shape=k
     )
 
 

@@ -102,11 +102,15 @@ def conv(
     op = "conv_transpose2d" if is_back else "conv2d"
     call = partial(_of_model, edges) if fixed else None
     if joined:
-        attrs = {"strides": stride, "dilations": dilation, "group": groups, "pads": edges}
-        attrs |= {} if extra is None else {"output_padding": extra}
-        call = partial(_of_joined, "ConvTranspose" if is_back else "Conv", attrs)
+        call = partial(_of_joined, "ConvTranspose" if is_back else "Conv", _attributes(how, edges))
     how_called = {} if joined else {"activation": act} if fixed else public
     return case(op, text, draw, wanted, how_called, call=call, is_sum=True, facts=facts)
+
+
+def _attributes(how: Arguments, pads: Shape) -> Arguments:
+    """Return the attributes of ONNX's node for the arguments of the function."""
+    names = {"stride": "strides", "dilation": "dilations", "groups": "group"}
+    return {"pads": pads, **{names.get(name, name): value for name, value in how.items()}}
 
 
 def _of_model(pads: Shape, *operands: Array | None, activation: str | None, device: Any) -> Array:

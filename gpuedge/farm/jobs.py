@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from gpuedge.farm.page import rendered
+from gpuedge.conformance.templates import rendered
+from gpuedge.farm.page import TEMPLATES as FOLDER
 from gpuedge.safety.paths import save_named
 
 TEMPLATES = {
@@ -43,8 +44,10 @@ def write(kind: str, folder: str, device: str, profile: str, parts: int) -> list
     made = []
     for name, template in TEMPLATES[kind].items():
         for part in range(1, parts + 1) if "{part}" in name else (1,):
-            text = rendered(template, device=shlex.quote(device), profile=profile,
-                            part=part, parts=parts)  # fmt: skip
+            text = rendered(
+                FOLDER / template, "gpuedge farm job",
+                device=shlex.quote(device), profile=profile, part=part, parts=parts,
+            )  # fmt: skip
             path = Path(folder) / name.format(part=part)
             save_named(path, text.encode(), "--output")
             made.append(str(path))

@@ -1,14 +1,14 @@
-"""A report as one page of HTML that needs nothing but itself, and templates in general."""
+"""A report as one page of HTML that needs nothing but itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gpuedge.conformance.templates import rendered
 from gpuedge.farm.proposals import Proposal
 from gpuedge.farm.report import DeviceResult, FarmReport, as_json
-from gpuedge.safety.packages import needed
 from gpuedge.safety.paths import save_named
 
 if TYPE_CHECKING:
@@ -18,16 +18,7 @@ SHOWN_CASES = 8
 """Names of cases that stand with a regression or a proposal; the rest is counted."""
 
 
-def rendered(template: str, **values: Any) -> str:
-    """Return a template of this room with its values; in HTML all of them are escaped."""
-    with needed("jinja2", "gpuedge farm"):
-        import jinja2
-    places = jinja2.FileSystemLoader(Path(__file__).with_name("templates"))
-    environment = jinja2.Environment(
-        loader=places, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        autoescape=jinja2.select_autoescape(["html.j2"]), keep_trailing_newline=True,
-    )  # fmt: skip
-    return environment.get_template(template).render(**values)
+TEMPLATES = Path(__file__).with_name("templates")
 
 
 def write(report: FarmReport, proposed: Sequence[Proposal], path: str) -> None:
@@ -37,7 +28,8 @@ def write(report: FarmReport, proposed: Sequence[Proposal], path: str) -> None:
     operators = sorted({op for table in tables for op in table})
     matrix = [(op, [_cell(table.get(op)) for table in tables]) for op in operators]
     text = rendered(
-        "report.html.j2", report=report, counts=report.counts(), latest=latest, matrix=matrix,
+        TEMPLATES / "report.html.j2", "gpuedge farm report",
+        report=report, counts=report.counts(), latest=latest, matrix=matrix,
         proposed=proposed, shown=SHOWN_CASES, percent=_percent, figures=as_json(report),
     )  # fmt: skip
     save_named(Path(path), text.encode(), "--output")

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from gpuedge.bench import cases
 from gpuedge.bench.cases import BenchCase, ReadyCase, cases_of, prepared
-from gpuedge.bench.spec import Places
+from gpuedge.bench.spec import SpecPlaces
 from gpuedge.core.errors import GpuEdgeError, InputError
 
 Write = Callable[..., str]
@@ -52,7 +52,7 @@ def spec(tmp_path: Path) -> Write:
 
 
 def ready(path: str, folder: Path) -> ReadyCase:
-    (case,) = cases_of(path, Places())
+    (case,) = cases_of(path, SpecPlaces())
     assert isinstance(case, BenchCase)
     return prepared(case, folder)
 

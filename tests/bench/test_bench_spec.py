@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gpuedge.bench.spec import Places, locate, read_spec
+from gpuedge.bench.spec import SpecPlaces, locate, read_spec
 from gpuedge.core.errors import InputError
 
-HERE = Places()
+HERE = SpecPlaces()
 DATA = b"a model"
 SHA = hashlib.sha256(DATA).hexdigest()
 MD5 = hashlib.md5(DATA, usedforsecurity=False).hexdigest()
@@ -171,7 +171,7 @@ def test_root_is_what_double_slashes_mean(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         locate(model, path, HERE)
     assert caught.value.hint == "--root FOLDER"
-    assert locate(model, path, Places(root=tmp_path)) == tmp_path / "models" / "net.onnx"
+    assert locate(model, path, SpecPlaces(root=tmp_path)) == tmp_path / "models" / "net.onnx"
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -201,9 +201,9 @@ def test_what_is_fetched_has_its_hash_or_is_not_kept(
             assert "--fetch" in str(caught.value.hint)
             if name == "wrong":
                 with pytest.raises(InputError, match="not the file"):
-                    locate(model, path, Places(is_fetching=True))
+                    locate(model, path, SpecPlaces(is_fetching=True))
                 assert not (tmp_path / "cache").exists()
-        assert locate(model, path, Places(is_fetching=True)).read_bytes() == DATA
+        assert locate(model, path, SpecPlaces(is_fetching=True)).read_bytes() == DATA
     finally:
         server.shutdown()
         server.server_close()

@@ -16,7 +16,7 @@ from gpuedge.bench.cases import BenchCase, cases_of, error_of
 from gpuedge.bench.interleave import Interleaved, interleaved, measure_case
 from gpuedge.bench.meters import Meter
 from gpuedge.bench.results import ratio
-from gpuedge.bench.spec import Places
+from gpuedge.bench.spec import SpecPlaces
 from gpuedge.bench.subjects import SubjectName, TimedProcess, check_build, parse_subject
 from gpuedge.core.errors import InputError, UnknownDeviceError, UsageError
 
@@ -183,7 +183,7 @@ def test_models_run_on_gpuedge_and_onnxruntime_and_are_right(tmp_path: Path) -> 
     graph = helper.make_graph([node], "g", value[:1], value[1:])
     opset = [helper.make_opsetid("", 17)]
     save(helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "m.onnx")
-    (case,) = cases_of(str(tmp_path / "m.onnx"), Places())
+    (case,) = cases_of(str(tmp_path / "m.onnx"), SpecPlaces())
     assert isinstance(case, BenchCase)
     own, ort = measure_case(case, [parse_subject("cpu"), parse_subject("onnxruntime")], rounds=1)
     for one in (own, ort):

@@ -166,7 +166,7 @@ def test_a_report_without_a_device_or_a_package(
         raise MissingPackageError("The package is not there.", hint="install it")
 
     monkeypatch.setattr("gpuedge.cli.running.devices", refuse)
-    monkeypatch.setattr("gpuedge.cli.page.load_jinja", missing)
+    monkeypatch.setattr("gpuedge.conformance.templates.load_jinja", missing)
     file = tmp_path / "r.zip"
     assert cli.main(["report", "-o", str(file)]) == 0
     body = json.loads(packed(file)["report.json"])

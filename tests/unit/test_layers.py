@@ -56,7 +56,7 @@ HOMES = {
     "wgpu": "backends/wgpu",
     "onnxruntime": "executors",
     "rich": "cli",
-    "jinja2": "cli",
+    "jinja2": "conformance",
 }
 """Libraries that one folder alone may import."""
 
