@@ -74,19 +74,15 @@ def conv(
         how["output_padding"] = public["output_padding"] = extra
 
     shape = (c, m // groups, *k) if is_back else (m, c // groups, *k)
+    sides = _sides(size, reach, stride, edges, extra)
 
     def draw(rng: np.random.Generator, data: str, _: str) -> list[Any]:
         x, w = fill(rng, (n, c, *size), data), weights(rng, shape, data)
-        more = [_counted((n, m, out(0), out(1)))] if joined else []
+        more = [_counted((n, m, *sides))] if joined else []
         return [x, w, weights(rng, (m,), data) if bias else None, *more]
 
-    def out(i: int) -> int:
-        if extra is not None:
-            return stride[i] * (size[i] - 1) + extra[i] + reach[i] - edges[i] - edges[i + 2]
-        return (size[i] + edges[i] + edges[i + 2] - reach[i]) // stride[i] + 1
-
     edge = (edges[0], edges[1], edges[2], edges[3])
-    window = Window(k, stride, edge, dilation, (out(0), out(1)))
+    window = Window(k, stride, edge, dilation, sides)
     facts = plan_facts(window, Slices(c, m, groups))
     facts["tiles"] *= fixed
     product = partial(oracle.conv_transpose2d if is_back else oracle.conv2d, pads=edges, **how)
@@ -105,6 +101,18 @@ def conv(
         call = partial(_of_joined, "ConvTranspose" if is_back else "Conv", _attributes(how, edges))
     how_called = {} if joined else {"activation": act} if fixed else public
     return case(op, text, draw, wanted, how_called, call=call, is_sum=True, facts=facts)
+
+
+def _sides(
+    size: Pair, reach: Sequence[int], stride: Pair, edges: Shape, extra: Pair | None
+) -> Pair:
+    """Return height and width of the result."""
+    pads = (edges[0] + edges[2], edges[1] + edges[3])
+    if extra is not None:
+        back = [stride[i] * (size[i] - 1) + extra[i] + reach[i] - pads[i] for i in range(2)]
+        return back[0], back[1]
+    sides = [(size[i] + pads[i] - reach[i]) // stride[i] + 1 for i in range(2)]
+    return sides[0], sides[1]
 
 
 def _attributes(how: Arguments, pads: Shape) -> Arguments:
