@@ -310,7 +310,8 @@ def _merged_parts(made: Merged) -> Iterator[str | Table]:
 
 def _compare(options: argparse.Namespace, output: Output) -> int:
     """Set two files side by side; 1 if a case fails that did not fail before."""
-    before, now = _read_all([options.baseline, options.new], output).values()
+    (before,) = _read_all([options.baseline], output).values()
+    (now,) = _read_all([options.new], output).values()
     body = compare(before, now, options.factor)
     output.show(body, _compared_parts(body))
     return 1 if body[NEW_FAILURES] else 0

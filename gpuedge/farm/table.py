@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def query(stores: Sequence[str], sql: str) -> tuple[list[str], list[list[Any]]]:
         base.execute("SET enable_external_access = false")
         base.execute("SET lock_configuration = true")
         try:
-            found = base.execute(sql)
+            found = _asked(base, sql)
             columns = [name for name, *_ in found.description or ()]
             return columns, [[_plain(value) for value in row] for row in found.fetchall()]
         except duckdb.Error as error:
@@ -125,6 +126,25 @@ def query(stores: Sequence[str], sql: str) -> tuple[list[str], list[list[Any]]]:
                 known=plain(str(error), 500, lines=True),
                 hint=f"the table is called rows; its columns: {', '.join(COLUMNS)}",
             ) from None
+
+
+def _asked(base: Any, sql: str) -> Any:
+    """Return what DuckDB answers, in a thread, as it looks for no signals meanwhile."""
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(base.execute, sql)
+        try:
+            while not asked.done():
+                wait([asked], TICK_S)  # a signal that arrives between two of these is seen
+        except BaseException:
+            base.interrupt()
+            raise
+    found = asked.result()
+    if found is None:
+        raise InputError("There is no question in it.", asked_by="SQL", known=f"{sql!r}")
+    return found
+
+
+TICK_S = 0.1
 
 
 def _plain(value: object) -> Any:

@@ -162,7 +162,7 @@ def test_a_report_without_a_device_or_a_package(
     def refuse(*_: Any) -> None:
         raise NoUsableDeviceError("No usable GPU was found.")
 
-    def missing() -> None:
+    def missing(*_: Any) -> None:
         raise MissingPackageError("The package is not there.", hint="install it")
 
     monkeypatch.setattr("gpuedge.cli.running.devices", refuse)

@@ -80,7 +80,7 @@ def test_what_is_wrong_is_an_exit_code(
          "the workers say which devices"),
         (("run", "--store", "{}/s", "--tls-ca", "x"), "three files"),
         (("worker", "--scheduler", "tls://lab:1"), "needs --tls-ca"),
-        (("worker", "--scheduler", "tcp://127.0.0.1:1", "--label", "x"), "not NAME=VALUE"),
+        (("worker", "--scheduler", "tcp://127.0.0.1:1", "--label", "x"), "not KEY=VALUE"),
         (("scheduler", "--host", "0.0.0.0"), "needs TLS"),
         (("query", "{}/none", "select 1"), "holds no run"),
         (("report", "{}/none", "-o", "{}/x.html"), "holds no run"),

@@ -38,7 +38,7 @@ def check_commands(text: str, count: int) -> None:
     for words in found:
         given = [word.replace("$shard", "1/3") for word in words]
         options = build_parser("conformance").parse_args(given)
-        assert (options.device, options.profile, options.shard[1]) == (DEVICE, "full", 3)
+        assert (options.device, options.profile, options.shard[1]) == ([DEVICE], "full", 3)
         assert options.jsonl and options.junit
 
 

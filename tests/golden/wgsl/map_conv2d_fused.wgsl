@@ -27,7 +27,8 @@ struct Push {
 @id(13) override s_ICG: i32 = 4i;
 @id(14) override s_OCG: i32 = 4i;
 @id(15) override s_BIAS: bool = false;
-@id(16) override s_LOW: f32 = (-1.0f);
+@id(16) override s_DIGITS: bool = false;
+@id(17) override s_LOW: f32 = (-1.0f);
 
 fn k_at(p: vec4<i32>, d: vec4<i32>) -> i32 {
     return ((p.w * d.z + p.z) * d.y + p.y) * d.x + p.x;
@@ -63,6 +64,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) gro
     var c_KH = s_KH;
     var c_KW = s_KW;
     let last_K = u32(d_K.x * d_K.y * d_K.z * d_K.w - 1);
+    var c_DIGITS = s_DIGITS;
     var c_SY = s_SY;
     var c_DY = s_DY;
     var c_PT = s_PT;
@@ -83,6 +85,10 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) gro
         var v10_acc: vec4<f32> = vec4<f32>(0.0f);
         if (c_BIAS) {
             v10_acc = t_K[min(u32(k_at(vec4<i32>(0i, c_KH * c_KW, v3_p.z, 0i), d_K)), last_K)];
+            if (c_DIGITS) {
+                v10_acc = v10_acc + t_K[min(u32(k_at(vec4<i32>(1i, c_KH * c_KW, v3_p.z, 0i), d_K)), last_K)] * vec4<f32>(256.0f);
+                v10_acc = v10_acc + t_K[min(u32(k_at(vec4<i32>(2i, c_KH * c_KW, v3_p.z, 0i), d_K)), last_K)] * vec4<f32>(65536.0f);
+            }
         }
         for (var v11_ky: i32 = 0i; v11_ky < c_KH; v11_ky += 1i) {
             let v12_y: i32 = v3_p.y * c_SY + v11_ky * c_DY - c_PT;
