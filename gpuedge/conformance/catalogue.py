@@ -64,7 +64,7 @@ LISTED: tuple[tuple[Sequence[Case], Sequence[str], Iterable[str]], ...] = (
     *(([one], WHOLE, FUNCTIONS[op].dtypes) for op, one in SAME.items()),
     ([binary(op, (7, 31), (31,)) for op in ("add", "mul", "sub", "maximum")], ("extreme",), SINGLE),
     ([binary("prelu", (3, 101), (3, 1)), binary("prelu", (2, 5, 7), (7,))], NORMAL, SINGLE),
-    (CLIPS, BOTH, SINGLE),
+    (CLIPS, WHOLE, SINGLE),
     ([clip((4, 33), 7, 200)], WHOLE, ("uint8",)),
     ([clip((4, 33), -100, 33)], WHOLE, ("int8",)),
     ([units.expression(n, ((3, 4, 9),) * units.count(n)) for n in units.EXPRESSIONS], BOTH, SINGLE),
@@ -276,9 +276,13 @@ FORCED: dict[str, tuple[Sequence[Case], int, Draw]] = {
 """What every variant of an operation computes: listed cases, and how many of what is drawn."""
 
 FURTHER: dict[str, Sequence[Case]] = {
-    "conv2d": layers.JOINED, "dwconv2d": layers.JOINED_DEPTHWISE,
+    "conv2d": (*layers.JOINED, *operators.BYTE_BIASES),
+    "dwconv2d": layers.JOINED_DEPTHWISE,
     "conv_transpose2d": layers.JOINED_BACK, "matmul": layers.JOINED_MATMULS,
     "conv2d_int": operators.BYTE_WINDOWS,
+    "matmul_int": operators.BATCHES_OF_BYTES,
+    "matmul_packed4": [packed.BATCH],
+    "pack": [layers.beside_infinity(6, (4, 6), 4)],
 }  # fmt: skip
 """And what they compute besides, in every profile."""
 
@@ -349,6 +353,7 @@ def _variants(scale: int) -> Iterator[Case]:
                 ]
                 for i, case in fitting[:most]:
                     data = "normal" if case.facts.get("tiles") else MIXED[i % 3]
+                    data = "every" if case.data == "every" else data
                     yield replace(case, data=data, variant=variant.id, rivals=rivals)
 
 

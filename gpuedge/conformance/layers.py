@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+import gpuedge
 from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import Shape, dims, fill, padding, pick, short, weights
 from gpuedge.conformance.nodes import run_model
@@ -92,7 +93,7 @@ def conv(
     def wanted(*operands: Num | None, whole: bool) -> Num:
         result = product(*operands[:3], whole=whole)
         for other in operands[3:]:
-            result = _added(result, other, whole=whole)
+            result = added(result, other, whole=whole)
         return activated(act, result)
 
     op = "conv_transpose2d" if is_back else "conv2d"
@@ -135,7 +136,8 @@ def _counted(shape: Sequence[int]) -> Array:
     return np.arange(math.prod(shape), dtype=np.float32).reshape(shape) * np.float32(0.25)
 
 
-def _added(a: Num, b: Any, *, whole: bool) -> Num:
+def added(a: Num, b: Any, *, whole: bool) -> Num:
+    """Return a sum, which is exact of whole numbers."""
     other = Num.of(b)
     return Num(a.v + other.v, a.e + other.e) if whole and not a.e.any() else a + other
 
@@ -148,6 +150,28 @@ def _of_joined(op: str, attrs: Arguments, *operands: Array | None, device: Any) 
     read = "".join(name for name in given if name != "c")
     graph = chain(given, (op, read, attrs), ("Add", "1c", {}), constants="wb")
     return run_model(to_bytes(graph), {"x": given["x"], "c": given["c"]}, device)["y"]
+
+
+def beside_infinity(c: int, size: Pair, m: int) -> Case:
+    """Return the first image of a convolution by 1x1 of two, of which the second is infinite.
+
+    Packed channels end in zeros, not in what the second image begins with.
+    """
+
+    def draw(rng: np.random.Generator, data: str, _: str) -> list[Any]:
+        x, w = fill(rng, (2, c, *size), "integers"), fill(rng, (m, c, 1, 1), "integers")
+        x[1] = x[1] if data == "finite" else np.inf
+        return [x, w]
+
+    def call(x: Array, w: Array, *, device: Any) -> Array:
+        return gpuedge.conv2d(x, w, device=device)[:1]
+
+    def wanted(x: Num, w: Num) -> Num:
+        return oracle.conv2d(x.v[:1], w, whole=True)
+
+    facts = {"is_whole": int(size[0] * size[1] % 4 == 0)}
+    return case("pack", f"{dims((2, c, *size))}-{m}-beside-infinity", draw, wanted, call=call,
+                data="every", facts=facts)  # fmt: skip
 
 
 def flattened(c: int, size: Pair, m: int) -> Case:
@@ -246,7 +270,7 @@ def matmul(a: Shape, b: Shape, *, joined: bool = False) -> Case:
 
     def wanted(left: Num, right: Num, *more: Num, whole: bool) -> Num:
         result = oracle.matmul(left, right, whole=whole)
-        return _added(result, more[0], whole=whole) if more else result
+        return added(result, more[0], whole=whole) if more else result
 
     call = partial(_of_joined, "MatMul", {}) if joined else None
     return case("matmul", text, draw, wanted, call=call, is_sum=True, facts=facts)
@@ -321,10 +345,10 @@ CONVOLUTIONS: tuple[Case, ...] = (
     conv(64, (2, 3), 3, (3, 3), pads=(1, 1, 1, 1)),  # a long sum
     conv(3, (4, 21), 8, (3, 3), pads=(1, 1, 1, 1), act="hard_swish", bias=True),
     conv(4, (5, 5), 4, (3, 3), pads=(1, 1, 1, 1), act="gelu"),
-    conv(4, (5, 5), 5, (1, 1), act="silu", bias=True),
-    conv(4, (5, 5), 5, (1, 1), act="leaky_relu"),
-    conv(4, (5, 5), 5, (2, 2), act="tanh"),
-    conv(4, (5, 5), 5, (2, 2), act="elu"),
+    conv(4, (5, 5), 7, (1, 1), act="silu", bias=True),
+    conv(4, (5, 5), 6, (1, 1), act="leaky_relu"),
+    conv(4, (5, 5), 7, (2, 2), act="tanh"),
+    conv(4, (5, 5), 6, (2, 2), act="elu"),
     conv(1, (65, 67), 4, (1, 1)),  # more texels than a row of a linear tensor has
 )
 
@@ -351,7 +375,7 @@ IN_TILES: tuple[Case, ...] = (
     conv(16, (12, 12), 13, pads=(1, 1, 1, 1), bias=True, act="relu", fixed=True),
     conv(17, (14, 14), 16, n=2, fixed=True),
     conv(16, (11, 14), 18, pads=(2, 1, 0, 2), bias=True, fixed=True),
-    conv(18, (13, 16), 14, pads=(0, 2, 1, 0), fixed=True),
+    conv(18, (22, 26), 14, pads=(0, 2, 1, 0), fixed=True),  # more tiles than each has points
     conv(16, (9, 21), 25, pads=(1, 1, 1, 1), bias=True, fixed=True),  # runs of tiles and a rest
 )
 """What Winograd's tiles have edges of: the ends of rows and columns, pads, slices, the batch."""
@@ -405,7 +429,7 @@ BACK: tuple[Case, ...] = (
 """The same of transposed convolutions, and of columns that lie a stride apart."""
 
 JOINED_BACK: tuple[Case, ...] = (
-    back(6, (4, 7), 14, (2, 2), bias=True, joined=True),
+    back(6, (4, 7), 26, (2, 2), bias=True, joined=True),  # seven slices: tiles of four end early
     back(12, (5, 6), 72, (3, 2), stride=(1, 3), groups=3, joined=True),
     back(7, (4, 5), 3, (5, 3), stride=(3, 2), pads=(1, 0, 1, 1), joined=True),
 )

@@ -122,13 +122,74 @@ def _windows(
            for i in range(2)]  # fmt: skip
     edges = (pads[0], pads[1], pads[2], pads[3])
     window = Window(k, (stride[0], stride[1]), edges, (dilation[0], dilation[1]), (out[0], out[1]))
-    return replace(case, facts=convolution_facts(window, Slices(c, m, groups)))
+    facts = convolution_facts(window, Slices(c, m, groups), is_bytes=groups == 1)
+    return replace(case, facts=facts)
 
+
+MASKS = np.array([0x7FFFF0FF, -2], np.int32)
+"""Bits of both digits of integers. With two results for each, they are picked in a pass of its own:
+drivers take long over kernels of sums that end in them."""
+
+
+def _one(number: float, dtype: str = "float32") -> Array:
+    return np.array(number, dtype)
+
+
+def _scales(count: int) -> Array:
+    """Return powers of two, each unlike its neighbours."""
+    return np.exp2(np.arange(count) % 3 - 2).astype(np.float32)
+
+
+def _coded(x: Shape, w: Shape, bias: tuple[int, int], scale: int, groups: int = 1) -> Case:
+    """Return a convolution of codes; a bias between two limits brings sums of `scale` near zero."""
+    how: dict[str, Any] = {"constant": range(1, 9), "group": groups}
+    case = node("QLinearConv", f"{dims(x)}-{dims(w)}-g{groups}-b", drawn(x, 0, 256, "uint8"),
+                _one(0.5), POINT, drawn(w, 90, 128, "int8"), _scales(w[0]), _one(0, "int8"),
+                _one(scale), _one(128, "uint8"), drawn(w[:1], *bias, "int32"), **how)  # fmt: skip
+    return replace(case, facts=_facts_of(x, w, groups))
+
+
+def _facts_of(x: Shape, w: Shape, groups: int = 1) -> dict[str, int]:
+    out = (x[2] - w[2] + 1, x[3] - w[3] + 1)
+    window = Window((w[2], w[3]), (1, 1), (0, 0, 0, 0), (1, 1), out)
+    return convolution_facts(window, Slices(x[1], w[0], groups), is_bytes=groups == 1)
+
+
+def _digits(x: Shape, w: Shape) -> Case:
+    """Return a convolution of bytes, of whose sums both digits count."""
+    case = node("ConvInteger", f"{dims(x)}-{dims(w)}-and", drawn(x, 0, 256, "uint8"),
+                drawn(w, 90, 128, "int8"), POINT, constant=[1, 2],
+                then=("BitwiseAnd", MASKS.reshape(2, 1, 1, 1, 1)))  # fmt: skip
+    return replace(case, facts=_facts_of(x, w))
+
+
+def _batches(a: Shape, b: Shape) -> Iterator[Case]:
+    """Yield products of batches of bytes, of which both digits count, and places."""
+    left, right = drawn(a, 0, 256, "uint8"), drawn(b, -128, 128, "int8")
+    text = f"{dims(a)}-{dims(b)}"
+    digits = node("MatMulInteger", f"{text}-and", left, right, POINT, constant=[2],
+                  then=("BitwiseAnd", MASKS.reshape(2, 1, 1, 1)))  # fmt: skip
+    codes = node("QLinearMatMul", text, left, _one(0.5), POINT, right, _scales(b[-1]),
+                 _one(0, "int8"), _one(1024), _one(128, "uint8"),
+                 constant=[1, 2, 4, 5, 6, 7])  # fmt: skip
+    facts = product_facts(a[-2], a[-1], b[-1], is_bytes=True)
+    yield from (replace(case, facts=facts) for case in (digits, codes))
+
+
+BYTE_BIASES = (
+    _coded((1, 64, 6, 11), (48, 32, 3, 2), (-2_900_000, -2_300_000), 512, groups=2),
+    _coded((1, 48, 5, 2), (24, 24, 1, 1), (-380_000, -280_000), 128, groups=2),
+)
+"""Convolutions of bytes with a bias in three digits, whose sums float32 holds."""
+
+BATCHES_OF_BYTES = tuple(_batches((2, 33, 650), (2, 650, 14)))
 
 BYTE_WINDOWS = (
     _windows(101, (7, 23), 12, stride=(2, 1), dilation=(1, 2), pads=(1, 0, 2, 1)),
     _windows(110, (9, 31), 13, stride=(1, 3), dilation=(2, 1), pads=(0, 2, 1, 0)),
     _windows(208, (5, 12), 24, stride=(1, 1), dilation=(1, 1), pads=(1, 1, 0, 1), groups=2),
+    _digits((2, 110, 7, 3), (13, 110, 3, 2)),
+    _coded((2, 110, 7, 3), (13, 110, 3, 2), (-9_200_000, -8_700_000), 1024),
 )
 """Convolutions whose sums pass 2**24, and of which no axis is like the other."""
 

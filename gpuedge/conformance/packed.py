@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from gpuedge.conformance.case import Case, case, generator
-from gpuedge.conformance.data import fill, pick
+from gpuedge.conformance.data import dims, fill, pick
+from gpuedge.conformance.layers import added
 from gpuedge.conformance.nodes import run_model
 from gpuedge.graph.ir import OPSET, Graph, Node, TensorType, type_of
 from gpuedge.graph.writer import to_bytes
@@ -17,9 +18,15 @@ from gpuedge.oracle import layers as oracle
 from gpuedge.plan.packed import facts
 
 
-def product(rows: int, depth: int, columns: int, bits: int, block: int) -> Case:
-    """Return a MatMulNBits by random codes, with zero points where columns are an odd number."""
-    text = f"{rows}x{depth}-{columns}-{bits}-bits-by-{block}"
+def product(
+    rows: int, depth: int, columns: int, bits: int, block: int, *, batch: int = 0
+) -> Case:  # fmt: skip
+    """Return a MatMulNBits by random codes, with zero points where columns are an odd number.
+
+    That of a `batch` adds a bias.
+    """
+    left = (batch, rows, depth) if batch else (rows, depth)
+    text = f"{dims(left)}-{columns}-{bits}-bits-by-{block}{'-b' if batch else ''}"
     rng, count = generator(text), -(-depth // block)
     codes = rng.integers(0, 1 << bits, (columns, count * block)).astype(np.uint8)
     scale = rng.integers(1, 3, (columns, count)).astype(np.float32)  # keeps whole sums whole
@@ -32,20 +39,25 @@ def product(rows: int, depth: int, columns: int, bits: int, block: int) -> Case:
         given["z"] = zero
     w = ((codes - np.repeat(zero, block, 1)) * np.repeat(scale, block, 1))[:, :depth].T
     attrs = {"K": depth, "N": columns, "bits": bits, "block_size": block}
-    node = Node("MatMulNBits", ("x", *given), ("y",), attrs, "product", MICROSOFT)
+    names = ["x", *given]
+    if batch:
+        given["b"] = rng.integers(-99, 100, columns).astype(np.float32)
+        names += [""] * (5 - len(names)) + ["b"]  # neither zero points nor an order of groups
+    node = Node("MatMulNBits", tuple(names), ("y",), attrs, "product", MICROSOFT)
 
     def draw(rng: np.random.Generator, data: str, _: str) -> list[Any]:
-        return [fill(rng, (rows, depth), data)]
+        return [fill(rng, left, data)]
 
     def call(x: Array, *, device: Any) -> Array:
         types = {n: type_of(a) for n, a in {"x": x, **given}.items()}
-        types["y"] = TensorType("float32", (rows, columns))
+        types["y"] = TensorType("float32", (*left[:-1], columns))
         opset = {"": OPSET, MICROSOFT: 1}
         graph = Graph((node,), ("x",), ("y",), types, given, opset)
         return run_model(to_bytes(graph), {"x": x}, device)["y"]
 
     def wanted(x: Num, *, whole: bool) -> Num:
-        return oracle.matmul(x, w, whole=whole)
+        total = oracle.matmul(x, w, whole=whole)
+        return added(total, given["b"], whole=whole) if batch else total
 
     return case(f"matmul_packed{bits}", text, draw, wanted, call=call, is_sum=True,
                 facts=facts(rows, columns))  # fmt: skip
@@ -58,6 +70,10 @@ def products(bits: int) -> tuple[Case, ...]:
         ((9, 300, 13), 256), ((48, 64, 103), 64), ((10, 20, 96), 16),
     )  # fmt: skip
     return tuple(product(*shape, bits, block) for shape, block in shapes)
+
+
+BATCH = product(4, 40, 30, 4, 16, batch=2)
+"""A batch of products, and a bias that follows: the place of each result counts."""
 
 
 def draw_product(rng: np.random.Generator, bits: int) -> Case:

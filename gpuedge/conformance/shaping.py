@@ -220,6 +220,8 @@ POOLS: tuple[Case, ...] = (
     pool("avg", 2, (5, 6), (3, 3), (1, 1), pads=(2, 2, 2, 2)),
     pool("max", 8, (1, 1), (1, 1), (1, 1)),
     pool("avg", 6, (7, 7), (2, 2), (3, 3), ceil=True),
+    # windows that reach past the image on either side
+    pool("max", 6, (1, 3), (2, 2), (1, 1), pads=(1, 1, 1, 1), dilation=(2, 2)),
 )
 
 ROWS: tuple[Case, ...] = (

@@ -63,6 +63,9 @@ def _gemm(*operands: Num, transA: int = 0, transB: int = 0, **how: Any) -> Num: 
     return layers.gemm(*operands, trans_a=bool(transA), trans_b=bool(transB), **how)
 
 
+_CONV = partial(_conv, layers.conv2d)
+
+
 def _integer(
     product: Callable[..., Num], a: Array, b: Array, *zeros: Array | None, **how: Any
 ) -> Array:
@@ -79,8 +82,21 @@ def _requantised(*operands: Any, **how: Any) -> Array:
     """Return a product of codes; older reference evaluators round it in another way."""
     a, scale_a, zero_a, b, scale_b, zero_b, scale, zero = operands
     sums = _integer(layers.matmul, a, b, zero_a, zero_b, **how)
+    return _coded(sums, scale_a.v * scale_b.v / scale.v, zero)
+
+
+def _requantised_conv(*operands: Any, **how: Any) -> Array:
+    """Return a convolution of codes: filters have zero points, scales and biases of their own."""
+    x, scale_x, zero_x, w, scale_w, zero_w, scale, zero, *bias = operands
+    column = (-1,) + (1,) * (x.ndim - 2)
+    sums = _integer(_CONV, x, w, zero_x, zero_w.reshape((*column, 1)), **how)
+    sums = sums + (bias[0].reshape(column) if bias else 0)
+    return _coded(sums, (scale_x.v * scale_w.v / scale.v).reshape(column), zero)
+
+
+def _coded(sums: Array, factor: Array, zero: Array) -> Array:
     limits = np.iinfo(zero.dtype)
-    codes = np.rint(sums * (scale_a.v * scale_b.v) / scale.v) + zero
+    codes = np.rint(sums * factor) + zero
     return np.asarray(np.clip(codes, limits.min, limits.max), zero.dtype)
 
 
@@ -214,7 +230,7 @@ MEANINGS: dict[str, Meaning] = {
     "AveragePool": partial(_pool, "avg"),
     "BatchNormalization": _batch_norm,
     "Clip": _clip,
-    "Conv": partial(_conv, layers.conv2d),
+    "Conv": _CONV,
     "ConvTranspose": partial(_conv, layers.conv_transpose2d),
     "CumSum": _cumsum,
     "DeformConv": _deformed,
@@ -249,8 +265,9 @@ MEANINGS: dict[str, Meaning] = {
 """Operators on floats that round, or that the reference does not compute in float64."""
 
 INTEGERS: dict[str, Meaning] = {
-    "ConvInteger": partial(_integer, partial(_conv, layers.conv2d)),
+    "ConvInteger": partial(_integer, _CONV),
     "MatMulInteger": partial(_integer, layers.matmul),
+    "QLinearConv": _requantised_conv,
     "QLinearMatMul": _requantised,
 }
 """Operators on integers; the first two are for known answers, which do without onnx."""

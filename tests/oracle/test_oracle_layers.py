@@ -10,6 +10,7 @@ import pytest
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Node, TensorType
+from gpuedge.graph.reference import run_node
 from gpuedge.opset.bounds import Num, U
 from gpuedge.oracle import layers
 from gpuedge.oracle.nodes import compute, evaluate
@@ -94,6 +95,24 @@ def test_what_the_reference_lacks_or_misreads() -> None:
     wide = np.pad(IMAGE**2, ((0, 0), (1, 1), (0, 0), (0, 0)))
     squares = wide[:, :-2] + wide[:, 1:-1] + wide[:, 2:]
     np.testing.assert_allclose(Num.of(result).v, IMAGE / np.sqrt(2 + 0.25 * squares), rtol=1e-12)
+
+
+def test_codes_are_convolved_with_the_numbers_of_each_filter() -> None:
+    x = RNG.integers(0, 256, (2, 3, 5, 6)).astype(np.uint8)
+    w = RNG.integers(-128, 128, (4, 3, 3, 2)).astype(np.int8)
+    zeros, bias = RNG.integers(-9, 9, 4).astype(np.int8), RNG.integers(-9999, 9999, 4)
+    given = [
+        x, np.float32(0.5), np.uint8(7), w, np.float32([1, 0.5, 0.25, 2]), zeros, np.float32(64),
+        np.uint8(128), bias.astype(np.int32),
+    ]  # fmt: skip
+    # the reference rounds with the zero point: halves go the same way where that is even
+    node = Node("QLinearConv", tuple("abcdefghi"), ("y",), PADS)
+    (wanted,) = run_node(
+        node, dict(zip("abcdefghi", map(np.asarray, given), strict=True)), {"": 21}
+    )
+    (result,) = compute(node, given)
+    assert len(np.unique(wanted)) > 20
+    np.testing.assert_array_equal(result, wanted)
 
 
 def test_other_operators_are_the_references_and_errors_move_with_values() -> None:
