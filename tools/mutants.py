@@ -109,6 +109,8 @@ EQUIVALENT: dict[str, str] = {
     "d7a1ef3eac": "stores outside the tensor do nothing",
     "fdd587ade8": "stores outside the tensor do nothing",
     "f7aa1a27cb": "stores outside the tensor do nothing",
+    "2e0765902a": "stores outside the tensor do nothing",
+    "a21f27a2e7": "stores outside the tensor do nothing",
     "ae4e4fe988": "stores outside the tensor do nothing",
     "fcb7fa9f14": "what is read behind the last slice is not stored",
     "b7d6fca8c4": "what lies behind the last row of B meets zeros of A",
@@ -126,6 +128,7 @@ EQUIVALENT: dict[str, str] = {
     "ffffa3895c": "all lanes of either operand hold one number",
     "fec4cddf3c": "bases are 1 and squares: what odd exponents do with signs is not asked for",
     "ee493d9302": "of the place, what follows while packing reads slices only",
+    "7ecd2cba2d": "two invocations store the same texels: which of them stays, drivers choose",
     "daa6a3185f": "what variables hold that nothing has set is the driver's choice: zeros here",
 }
 """Mutants that compute the same, or that nothing can promise to notice, and why."""

@@ -375,7 +375,7 @@ IN_TILES: tuple[Case, ...] = (
     conv(16, (12, 12), 13, pads=(1, 1, 1, 1), bias=True, act="relu", fixed=True),
     conv(17, (14, 14), 16, n=2, fixed=True),
     conv(16, (11, 14), 18, pads=(2, 1, 0, 2), bias=True, fixed=True),
-    conv(18, (22, 26), 14, pads=(0, 2, 1, 0), fixed=True),  # more tiles than each has points
+    conv(16, (5, 73), 13, pads=(2, 0, 0, 2), fixed=True),  # more tiles than each has points
     conv(16, (9, 21), 25, pads=(1, 1, 1, 1), bias=True, fixed=True),  # runs of tiles and a rest
 )
 """What Winograd's tiles have edges of: the ends of rows and columns, pads, slices, the batch."""
