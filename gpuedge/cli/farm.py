@@ -150,9 +150,12 @@ def _run(options: argparse.Namespace, output: Output) -> int:
             raise UsageError("With --scheduler the workers say which devices there are.",
                              asked_by="--device", hint="--label")  # fmt: skip
     store = RunStore(options.store)
-    farm_run, cases = _begun(options, store)
+    old = store.run()
+    farm_run, cases = _begun(options, store, old)
     begun = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     with output.working("starting") as progress, _engine(options, files) as client:
+        if old is None:
+            store.begin(farm_run)
         stall_s = options.stall_timeout or STALL_S + 2 * options.case_timeout
         coordinator = Coordinator(
             client, store, farm_run, cases, options.case_timeout, stall_s, options.grace,
@@ -187,15 +190,24 @@ def _cores() -> int:
     return max(1, os.cpu_count() or 1)
 
 
-def _begun(options: argparse.Namespace, store: RunStore) -> tuple[tasks.FarmRun, dict[str, Case]]:
-    """Return the run of the store, begun now or before, and its cases."""
-    old = store.run()
+def _begun(
+    options: argparse.Namespace, store: RunStore, old: tasks.FarmRun | None
+) -> tuple[tasks.FarmRun, dict[str, Case]]:
+    """Return the run of the store, to be begun or begun before, and its cases."""
     if old is not None and not options.resume:
         raise InputError(
             f"{store.url} holds a run already.", asked_by="--store",
             hint="--resume goes on with it; another run needs another store",
         )  # fmt: skip
     if old is not None:
+        asked = {*options.only, *options.case}
+        if asked not in (set(), set(old.only)) or options.shards not in (None, old.parts):
+            raise UsageError(
+                "--resume goes on with the cases of the run that the store holds.",
+                asked_by="--resume",
+                known=f"its patterns: {', '.join(old.only) or 'none'}; shards: {old.parts}",
+                hint="leave --only, --case and --shards out, or take a new store",
+            )
         options.profile, options.only, options.case = old.profile, list(old.only), []
     elif options.resume:
         raise InputError(f"{store.url} holds no run.", asked_by="--resume",
@@ -208,7 +220,6 @@ def _begun(options: argparse.Namespace, store: RunStore) -> tuple[tasks.FarmRun,
             options.shards or tasks.parts_for(len(cases)), len(cases), names, options.seed,
             options.verify, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )  # fmt: skip
-        store.begin(old)
     elif (old.version, old.names) != (gpuedge.__version__, names):
         raise InputError(
             f"{store.url} holds a run of another version.", asked_by="--resume",

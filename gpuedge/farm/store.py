@@ -81,7 +81,7 @@ class RunStore:
         """Return the text of a file; None where there is none."""
         with self._reached("read"):
             try:
-                return self._files.cat_file(self._path(name)).decode()  # type: ignore[no-any-return]
+                return self._files.cat_file(self._path(name)).decode(errors="replace")  # type: ignore[no-any-return]
             except FileNotFoundError:
                 return None
 
@@ -134,12 +134,20 @@ class RunStore:
             )
 
     def results(self, task: str) -> Results | None:
-        """Return the results of a shard by its name; None where there are none that are whole."""
+        """Return the results of a shard by its name; None where there are none.
+
+        Raises InputError (GE-203) where they are damaged.
+        """
         text = self.text(f"{task}.jsonl")
         try:
             return None if text is None else parsed(text)
-        except UnfitError:
-            return None
+        except UnfitError as error:
+            raise InputError(
+                f"{self.url} holds a shard that is damaged: {task}.jsonl.",
+                asked_by="the store",
+                known=str(error),
+                hint="gpuedge farm run --resume puts it aside and runs it again",
+            ) from None
 
     def worker_of(self, task: FarmTask) -> str | None:
         """Return the address of the worker that a shard was done by; None where it is not done.

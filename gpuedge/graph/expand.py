@@ -283,13 +283,14 @@ def is_contested(node: Node) -> bool:
 
 
 def differs(node: Node, graph: Graph) -> bool:
-    """Tell whether ONNX Runtime does not compute a node as ONNX has it, but we do."""
+    """Tell whether ONNX Runtime does not compute a node as ONNX has it, but we or ONNX do."""
     operator = operator_of(node)
     if operator is None or operator.differs is None:
         return False
     try:
         with _refused(node):
-            return operator.differs(_call(node, graph, {})) and bool(expand(node, graph))
+            is_other = operator.differs(_call(node, graph, {}))
+            return is_other and (not operator.domain or bool(expand(node, graph)))
     except (UnsupportedOpError, ShapeError):
         return False
 

@@ -474,6 +474,8 @@ def test_merging_and_comparing(
     assert ADDS[0] in out and "1 new failures, 0 fixed" in out
     assert run("compare", now, whole, "--json") == 0
     assert json.loads(capsys.readouterr().out)["counts"]["fixed"] == 1
+    assert run("compare", now, now) == 0
+    capsys.readouterr()
     assert run("compare", now, "/nonexistent") == 2
     (tmp_path / "empty").touch()
     assert run("merge", tmp_path / "empty") == 2

@@ -110,3 +110,21 @@ def test_a_named_engine_is_not_left() -> None:
     executable.close()
     with pytest.raises(ClosedError):
         executable.run({"x": x})
+
+
+def test_of_nothing_onnx_runtime_is_not_asked() -> None:
+    # it leaves memory as it was, or ends the process
+    nodes = [helper.make_node("MatMulInteger", ["a", "b"], ["y"])]
+    wanted = {"a": (TensorProto.UINT8, (3, 0)), "b": (TensorProto.INT8, (0, 5))}
+    with gpuedge.Session(model_of(nodes, wanted, {"y": TensorProto.INT32}), device="cpu") as one:
+        feeds = {"a": np.zeros((3, 0), np.uint8), "b": np.zeros((0, 5), np.int8)}
+        got = one.run(feeds)["y"]
+        assert (got == np.zeros((3, 5))).all() and kernels(one)["MatMulInteger"] != "onnxruntime"
+    weights = {"w": (TensorProto.FLOAT, (1, 16, 3)), "r": (TensorProto.FLOAT, (1, 16, 4))}
+    nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=4)]
+    model = model_of(
+        nodes, {"x": (TensorProto.FLOAT, (2, 0, 3)), **weights}, {"y": TensorProto.FLOAT}
+    )
+    with gpuedge.Session(model, device="cpu") as session:
+        fed = {name: np.ones(shape, np.float32) for name, (_, shape) in weights.items()}
+        assert session.run({"x": np.zeros((2, 0, 3), np.float32), **fed})["y"].shape == (2, 1, 0, 4)

@@ -47,6 +47,8 @@ def test_run_query_export_and_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "1 runs, 2 devices" in capsys.readouterr().out
     assert main([*RUN, "--store", store]) == 2
     assert "holds a run already" in capsys.readouterr().err
+    assert main(["farm", "run", "--resume", "--only", "tanh/*", "--store", store]) == 2
+    assert "goes on with the cases" in capsys.readouterr().err
     assert main([*RUN, "--store", store, "--resume"]) == 0
     out = capsys.readouterr().out
     assert "9 of 9" in out and "2 devices; results in" in out
@@ -119,6 +121,7 @@ def test_a_scheduler_that_is_not_there(
     arguments = ["--store", str(tmp_path / "s"), "--scheduler", "tcp://127.0.0.1:9"]
     assert main([*RUN, *arguments]) == 4
     assert "GE-407" in capsys.readouterr().err
+    assert not (tmp_path / "s" / "run.json").exists()
 
 
 def test_results_in_a_place_that_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
