@@ -31,7 +31,7 @@ def rows(parser: argparse.ArgumentParser, *, common: bool) -> list[str]:
             continue
         for action in group._group_actions:
             if not isinstance(action, (argparse._HelpAction, argparse._SubParsersAction)):
-                found.append(f"| {name_of(action)} | {action.help or ''} |")
+                found.append(f"| {name_of(action)} | {(action.help or '').replace('%%', '%')} |")
     return found
 
 

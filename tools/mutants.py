@@ -311,7 +311,6 @@ class wrong:  # noqa: N801  (a context)
 def work(part: int, parts: int, most: int) -> int:
     """Judge the mutants that have no result yet; what each is, is said before and after."""
     os.environ.update(environment_of(CONFIGURATION))
-    os.environ["GPUEDGE_CACHE_DIR"] = tempfile.mkdtemp(prefix="gpuedge-mutants-")
     ground = Ground(everything("smoke"))
     known = {row["id"] for row in read() if "fate" in row}
     with results_of(part).open("a", encoding="utf-8") as file:
@@ -363,12 +362,15 @@ def run(part: int, parts: int, most: int) -> None:
     environment = {**environment_of(CONFIGURATION), "MALLOC_PERTURB_": "165"}
     path = results_of(part)
     for _ in range(COUNT):
-        process = subprocess.Popen(command, cwd=ROOT, env=environment)
-        while process.poll() is None:
-            time.sleep(1)
-            is_known = path.exists()
-            if is_known and time.time() - path.stat().st_mtime > PATIENCE_S + START_S:
-                process.kill()
+        with tempfile.TemporaryDirectory(prefix="gpuedge-mutants-") as cache:
+            process = subprocess.Popen(
+                command, cwd=ROOT, env={**environment, "GPUEDGE_CACHE_DIR": cache}
+            )
+            while process.poll() is None:
+                time.sleep(1)
+                is_known = path.exists()
+                if is_known and time.time() - path.stat().st_mtime > PATIENCE_S + START_S:
+                    process.kill()
         if process.returncode == 0:
             return
         rows = read(path.name)

@@ -339,6 +339,8 @@ def _driver(asked: dict[str, Any]) -> DriverMatch:
     known = asked.keys() - {"scheme"}
     if not known or not known <= {"intervals", "builds", "built"}:
         raise ValueError(f"driver must ask for intervals, builds or built, not {shown(known)}")
+    if asked.get("intervals") == []:
+        raise ValueError("intervals must be one at least")
     return DriverMatch(
         fit(asked["scheme"], Text),
         tuple(fit(each, _VERSIONS) for each in fit(asked.get("intervals", []), list)),

@@ -110,6 +110,9 @@ def _list(options: argparse.Namespace, output: Output) -> int:
 def _run(options: argparse.Namespace, output: Output) -> int:
     from gpuedge.graph import onnx_package  # noqa: F401  cases are judged by it, in other processes
 
+    if options.rerun and options.resume is None:
+        raise UsageError("Nothing is run again without a file of results.", asked_by="--rerun",
+                         hint="--resume FILE")  # fmt: skip
     cases = choosing.chosen(options)
     _check_files(options, ("jsonl",), ("resume", "expectations"))
     expected = _expectations(options.expectations)

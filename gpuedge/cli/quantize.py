@@ -12,7 +12,7 @@ from gpuedge.cli.arrays import read_samples, sample_files
 from gpuedge.cli.output import Output
 from gpuedge.core.errors import ModelError, UsageError
 from gpuedge.core.text import Table, counted
-from gpuedge.executors.quantiser import BITS, BLOCK_SIZES
+from gpuedge.executors.quantiser import BITS, BLOCK_SIZE, BLOCK_SIZES
 from gpuedge.quantising import QuantizationReport
 from gpuedge.safety.paths import check_readable, save_named
 
@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--weights", choices=tuple(BITS),
         help="quantise the weights of products alone, to so many bits (all of the model, to 8)"
     )  # fmt: skip
-    add("--block-size", type=int, choices=BLOCK_SIZES, default=32,
-        help="how many weights share a scale, with --weights (32)")  # fmt: skip
+    add("--block-size", type=int, choices=BLOCK_SIZES,
+        help=f"how many weights share a scale, with --weights ({BLOCK_SIZE})")  # fmt: skip
     add(OPTION, action="append", default=[], metavar="SAMPLE.npz",
         help="inputs in a .npz file, or in all of a folder, to calibrate with (not needed with "
         "--weights) and to compare outputs on; repeatable")  # fmt: skip
@@ -45,10 +45,16 @@ def run(options: argparse.Namespace, output: Output) -> int:
             asked_by=OPTION,
             hint="--calibration FOLDER, with a .npz file for each sample, or --weights int8",
         )
+    if options.block_size is not None and options.weights is None:
+        raise UsageError("Only weights alone are in blocks.", asked_by="--block-size",
+                         hint="--weights int4 or --weights int8")  # fmt: skip
     with output.working("quantising"):
         samples = None if options.weights else read_samples(files, OPTION)
         small = gpuedge.quantize(
-            options.model, samples, weights=options.weights, block_size=options.block_size
+            options.model,
+            samples,
+            weights=options.weights,
+            block_size=options.block_size or BLOCK_SIZE,
         )
         try:
             data = small.SerializeToString()

@@ -40,6 +40,7 @@ BITS: Final = {"int4": 4, "int8": 8}
 """Weights of few bits beside activations of float32."""
 
 BLOCK_SIZES: Final = (16, 32, 64, 128, 256)
+BLOCK_SIZE: Final = 32
 
 
 def quantize(
@@ -48,7 +49,7 @@ def quantize(
     *,
     per_channel: bool = True,
     weights: str | None = None,
-    block_size: int = 32,
+    block_size: int = BLOCK_SIZE,
 ) -> onnx.ModelProto:
     """Return a model of fewer bits, by ONNX Runtime's quantisers.
 
@@ -270,6 +271,11 @@ def _checked(model: OnnxModel, samples: Iterable[Any]) -> Iterator[Mapping[str, 
                 ) from None
             if arrays[name].dtype.kind == "f" and not np.isfinite(arrays[name]).all():
                 raise InputError(f"Calibration sample {number} holds NaN or infinity.")
+            if not arrays[name].size:
+                raise InputError(
+                    f"{shown(name)} of calibration sample {number} holds no numbers.",
+                    known=f"its shape is {arrays[name].shape}",
+                )
         shapes = {name: array.shape for name, array in sample.items()}
         model.bind(shapes | {name: array.shape for name, array in arrays.items()})
         yield arrays

@@ -75,6 +75,7 @@ RUN = ("run", "--only", "add/*", "--device", "fake")
         (("run", "--junit", __file__ + "/x.xml"), "cannot be written"),
         (("run", "--resume", "/nonexistent.jsonl"), "cannot be read"),
         (("run", "--resume", __file__), "not a file of conformance results"),
+        (("run", "--rerun", "failed"), "without a file of results"),
     ],
 )
 def test_wrong_arguments(

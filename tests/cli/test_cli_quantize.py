@@ -70,6 +70,12 @@ def test_bad_samples_are_blamed_on_their_option(
     assert not (folder / "small.onnx").exists()
 
 
+def test_blocks_are_of_weights_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--calibration", str(folder / "samples"), "--block-size", "64", "--json")
+    assert call(folder, *given) == 2
+    assert json.loads(capsys.readouterr().out)["asked_by"] == "--block-size"
+
+
 def test_no_file_that_is_read_is_written_over(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,6 +102,12 @@ def test_conditions_are_those_of_the_database(
         ("match = {", "match_ = {", "'match_': there is no such field", True),
         ("vk-mesa", "vk-mesa\\\\q", "line 10", False),
         ("intervals = [{", "intervalls = [{", "driver must ask for intervals", False),
+        (
+            "[{ from = [22, 3], below = [22, 4] }]",
+            "[]",
+            "intervals must be one at least",
+            False,
+        ),
         ("driver =", "drivers =", "there is no condition 'drivers'", False),
         ('reason = "there', 'raison = "there', "expect number 2 (case '*/float16/*')", True),
         ("expectations/1", "expectations/2", "schema: 'gpuedge.expectations/2' is not", True),

@@ -194,6 +194,7 @@ def test_calibration_that_does_not_fit_is_refused() -> None:
         ([{"x": np.ones((1, 3, 8, 9), np.float32)}], ShapeError, "axis 3"),
         ([images(1)[0] | {"z": np.ones(1)}], InputError, "no input"),
         ([{"x": np.full((1, 3, 8, 8), np.nan)}], InputError, "NaN"),
+        ([{"x": np.ones((0, 3, 8, 8))}], (InputError, ShapeError), "no numbers|axis 0"),
     ]
     for samples, kind, words in bad:
         with pytest.raises(kind, match=words):
