@@ -108,6 +108,8 @@ def _contracted(
     for label in both:
         one, other = sizes[0][label], sizes[1][label]
         if one != other and not (len(label) > 1 and 1 in (one, other)):  # dots broadcast
+            if 1 in (one, other):  # ONNX Runtime and numpy repeat the one, ONNX does not say so
+                raise call.unsupported(f"repeats an element along {label!r}")
             raise call.bad_shape(f"has {one} and {other} elements along {label!r}")
     names = (*batch, *rows, *columns)
     if not over:

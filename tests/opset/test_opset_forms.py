@@ -135,6 +135,7 @@ def test_elementwise_parameters() -> None:
         ("Dropout", [(2,)], {"constants": [None, np.array(True)]}, "training mode"),
         ("Reshape", [(2,), (1,)], {}, "takes its shape from 'x1', which is not constant"),
         ("Conv", [(1, 1, 4, 4), (1, 1, 3, 3)], {"attrs": {"auto_pad": "BOTH"}}, "does not exist"),
+        ("Einsum", [(1, 4), (3, 4)], {"attrs": {"equation": "ij,ij->ij"}}, "repeats an element"),
     ],
 )  # fmt: skip
 def test_unknown_forms(op: str, shapes: list[Shape], kwargs: Any, words: str) -> None:
