@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -379,6 +379,7 @@ def _large() -> Iterator[Case]:
     yield from LARGE
 
 
+@cache
 def everything(profile: str = "smoke") -> tuple[Case, ...]:
     """Return all cases of a profile, each once, in an order that never changes.
 
