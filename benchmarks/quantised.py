@@ -4,8 +4,7 @@
 of random weights, processor time in milliseconds (the least of some runs), passes and device memory
 of constants. ``--passes`` prints every pass of each plan. ONNX Runtime has one thread.
 
-Forms: ``float32``; ``qdq``, of `gpuedge.quantize`; ``operators``, the same as QLinearConv and
-QLinearAdd write it, without DequantizeLinear between; ``unsigned``, the same with weights of uint8
+Forms: ``float32``; ``qdq``, of `gpuedge.quantize`; ``unsigned``, the same with weights of uint8
 around 113.
 """
 
