@@ -135,13 +135,15 @@ def test_longer_deadline_asks_a_hung_driver_again(
 ) -> None:
     monkeypatch.setenv("PROBE_FAKES", "slow")
     monkeypatch.setenv("PROBE_SLOW", "6")
-    # on a busy machine most of the time is gone before the driver sleeps
-    monkeypatch.setattr("gpuedge.probing.judge.HUNG_S", 0.5)
+    for before in range(1, 5):
+        row = probe(deadline_s=4).tried[0]
+        assert row.status == "timeout"
+        if not row.is_starved:  # as it is on a machine too busy to tell
+            break
     assert probe(deadline_s=4).tried[0].status == "timeout"
-    assert probe(deadline_s=4).tried[0].status == "timeout"
-    assert started(fakes) == 1
+    assert started(fakes) == before
     assert probe(deadline_s=20).tried[0].status == "ok"
-    assert started(fakes) == 2
+    assert started(fakes) == before + 1
 
 
 def test_crash_is_believed_for_a_week(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
