@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from gpuedge.conformance.bench import CRASHED, ERROR, FAILED, PASSED, SKIPPED, TIMEOUT
+from gpuedge.conformance.bench import CRASHED, ERROR, FAILED, FLAKE, PASSED, SKIPPED, TIMEOUT
+from gpuedge.conformance.results import UNSUPPORTED, outcome
 from gpuedge.core.errors import InputError
 from gpuedge.farm.devices import OWN
 from gpuedge.farm.store import RunStore
@@ -68,9 +69,9 @@ class DeviceResult:
         """Return for each operator how many cases passed, failed and do not apply."""
         found: dict[str, Counter[str]] = defaultdict(Counter)
         for row in self.rows.values():
-            status = row["status"]
-            kind = "bad" if status in BAD else "passed" if status == PASSED else "unsupported"
-            found[row["op"]][kind] += 1
+            came_to = outcome(row)
+            known = came_to in (PASSED, UNSUPPORTED)
+            found[row["op"]][came_to if known else "bad"] += 1
         return found
 
 
@@ -192,7 +193,7 @@ def _regressions(results: Sequence[DeviceResult]) -> Iterator[Regression]:
 
 
 def _flakes(results: Sequence[DeviceResult]) -> Iterator[Flake]:
-    """Yield cases that are not sure: between equal devices of a run, or two runs of the same."""
+    """Yield cases that are not sure: in one run, between equal devices, or two runs of the same."""
     by_key: dict[tuple[str, str], list[DeviceResult]] = defaultdict(list)
     for one in results:
         by_key[one.key, one.run.version].append(one)
@@ -202,7 +203,7 @@ def _flakes(results: Sequence[DeviceResult]) -> Iterator[Flake]:
             for case, row in one.rows.items():
                 seen[case] |= {row["status"], one.checks.get(case, row["status"])}
         for case, statuses in sorted(seen.items()):
-            if len(statuses) > 1:
+            if len(statuses) > 1 or FLAKE in statuses:
                 yield Flake(alike[-1], case, tuple(sorted(statuses)))
 
 

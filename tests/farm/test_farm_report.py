@@ -149,6 +149,13 @@ def test_a_case_that_changes_with_nothing_else_is_a_flake(tmp_path: Path) -> Non
     assert found.regressions == []
 
 
+def test_a_case_that_passed_when_it_ran_again_is_a_flake(tmp_path: Path) -> None:
+    found = report.collect([store(tmp_path / "a", device(), {ALL[3]: "flake"})])
+    assert [(f.case, f.statuses) for f in found.flakes] == [(ALL[3], ("flake",))]
+    operator = found.results[0].by_operator()[CASES[ALL[3]].op]
+    assert operator["bad"] == 1 and not operator["unsupported"]
+
+
 def test_coverage_counts_what_was_executed(tmp_path: Path) -> None:
     at = store(tmp_path / "a", device(), {ALL[0]: "skipped", ALL[-1]: "failed"}, leave=1)
     (one,) = report.collect([at]).results
