@@ -30,7 +30,7 @@ TOOLS = {
     "onnx-cases": ("tools/onnx_cases.py", "--resume"),
     "webnn-cases": ("tools/webnn_cases.py", "--resume"),
     "networks": ("tools/networks.py", "--run"),
-    "mutants": ("tools/mutants.py", "--resume"),
+    "mutants": ("tools/kernel_mutants.py", "--resume"),
     "variants": ("benchmarks/variants.py",),
     "bench-power": ("tools/bench_power.py",),
     "arm64": ("tools/arm64.py",),

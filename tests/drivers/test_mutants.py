@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import kernel_mutants as tool
 import pytest
 from farm import environment_of, require
 
 from gpuedge.plan.library import texts
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def _loaded() -> Any:
-    """Return the tool, by another name than that of the mutants written by hand."""
-    spec = importlib.util.spec_from_file_location("mutants_by_rules", ROOT / "tools" / "mutants.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-tool = _loaded()
 EVERY = [m for name, text in texts().items() for m in tool.mutants_of(name, text)]
 
 
@@ -72,7 +59,7 @@ def test_survivors_and_too_few_are_no_success(tmp_path: Path, monkeypatch: Any) 
 SAMPLE = """
 import sys
 sys.path[:0] = sys.argv[1:3]
-import mutants as tool
+import kernel_mutants as tool
 from gpuedge.conformance.catalogue import everything
 names = ("max_pool2d/float32/n1c5h7w9", "conv2d/float32/n1c3h6w7")
 ground = tool.Ground([c for c in everything("smoke") if c.id.startswith(names)][:4])

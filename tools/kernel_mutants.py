@@ -1,7 +1,7 @@
 """Makes kernels wrong in one place each, and looks whether the conformance cases notice.
 
-Usage: python tools/mutants.py --run | --resume [--jobs N] [--most N]
-       python tools/mutants.py
+Usage: python tools/kernel_mutants.py --run | --resume [--jobs N] [--most N]
+       python tools/kernel_mutants.py
 
 One generator writes every mutant that its rules make of the kernel texts under shaders/ and of the
 texts that planners write; a seeded choice of them runs. A mutant meets the cases of the smoke
@@ -386,8 +386,8 @@ def run(part: int, parts: int, most: int) -> None:
 INTRODUCTION = """\
 # Mutants
 
-Made by `make release-check` (tools/mutants.py); do not edit. A mutant is a kernel with one mistake.
-It is killed when a case of the smoke profile fails on {name}, where weights of int8 stay
+Made by `make release-check` (tools/kernel_mutants.py); do not edit. A mutant is a kernel with one
+mistake. It is killed when a case of the smoke profile fails on {name}, where weights of int8 stay
 bytes here as on GPUs. Mutants whose printed code is that of the kernel, and texts that are no
 kernel, are left out. Equivalent ones are argued below.
 """
