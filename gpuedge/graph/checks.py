@@ -12,6 +12,7 @@ from gpuedge.core.errors import InputError, ShapeError, UnsupportedOpError
 from gpuedge.core.text import shown
 from gpuedge.graph.expand import limits
 from gpuedge.graph.ir import Array, Graph
+from gpuedge.opset import facts_of
 from gpuedge.opset.call import node_label
 from gpuedge.opset.limits import Limit
 
@@ -25,21 +26,17 @@ class ValueCheck:
     limit: Limit
 
 
-PASSING = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Unique")
-"""Operators whose first output holds every element of the first input, and no others."""
-
-
 def passes_on(
     op: str, inputs: Sequence[str], outputs: Sequence[str], given: Container[str]
 ) -> bool:
     """Tell whether a node passes on all elements of a value that is given."""
-    return op in PASSING and bool(inputs and outputs[0]) and inputs[0] in given
+    return facts_of(op).keeps and bool(inputs and outputs[0]) and inputs[0] in given
 
 
 def checks_of(graph: Graph) -> tuple[ValueCheck, ...]:
     """Return what has to be looked at in the inputs of a graph.
 
-    That is where nodes read them, or what other nodes pass on of them (`PASSING`).
+    That is where nodes read them, or what other nodes pass on of them (`passes_on`).
     """
     given = {n: n for n in graph.inputs if n in graph.types and graph.types[n].dtype[:1] in "iu"}
     moved = set[str]()

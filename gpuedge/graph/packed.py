@@ -505,9 +505,8 @@ class PackedModel(Model):
         values = [n for n, s in zip(self.inputs, shapes, strict=True) if isinstance(s, Fixed)]
         if values or sizes not in self._by_shapes or not rewrites:
             asked = f"shapes {list(sizes)}" if rewrites else "Policy(rewrites=False)"
-            asked = (
-                f"a graph for the values of {', '.join(map(shown, values))}" if values else asked
-            )
+            if values:
+                asked = f"a graph for the values of {', '.join(map(shown, values))}"
             return self._other(asked).with_shapes(shapes, rewrites=rewrites)
         is_odd = any(0 in size for size in sizes)
         given = None if is_odd else self._serialised

@@ -47,8 +47,25 @@ class Axis:
         return (self,)
 
 
+class _OfIndex:
+    """What is made of one other index."""
+
+    __slots__ = ()
+    of: Index
+
+    @property
+    def loaded(self) -> tuple[Expr, ...]:
+        """What it takes from memory."""
+        return self.of.loaded
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes that it depends on, except through memory."""
+        return self.of.axes
+
+
 @dataclass(frozen=True, slots=True)
-class Quotient:
+class Quotient(_OfIndex):
     """``of // by``; `of` is never negative."""
 
     of: Index
@@ -64,19 +81,9 @@ class Quotient:
         """Least and greatest value."""
         return self.of.low // self.by, self.of.high // self.by
 
-    @property
-    def loaded(self) -> tuple[Expr, ...]:
-        """What it takes from memory."""
-        return self.of.loaded
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        """The axes that it depends on, except through memory."""
-        return self.of.axes
-
 
 @dataclass(frozen=True, slots=True)
-class Remainder:
+class Remainder(_OfIndex):
     """``of % by``; `of` is never negative."""
 
     of: Index
@@ -91,16 +98,6 @@ class Remainder:
     def range(self) -> tuple[int, int]:
         """Least and greatest value."""
         return 0, min(self.by - 1, self.of.high)
-
-    @property
-    def loaded(self) -> tuple[Expr, ...]:
-        """What it takes from memory."""
-        return self.of.loaded
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        """The axes that it depends on, except through memory."""
-        return self.of.axes
 
 
 @dataclass(frozen=True, slots=True)

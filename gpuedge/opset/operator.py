@@ -32,16 +32,20 @@ class Facts:
         Whether no inference knows the size of its result, which cannot exceed the inputs.
     is_random : bool
         Whether it may give another result each time.
+    keeps : bool
+        Whether the first output holds every element of the first input, and no others.
     """
 
     grows: bool = False
     picks: bool = False
     is_random: bool = False
+    keeps: bool = False
 
 
 GROWS: Final = Facts(grows=True)
 PICKS: Final = Facts(picks=True)
 RANDOM: Final = Facts(is_random=True)
+KEEPS: Final = Facts(keeps=True)
 
 
 @dataclass(frozen=True)

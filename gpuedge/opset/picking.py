@@ -6,6 +6,7 @@ A device computes them at their longest, and how long they are; the host leaves 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -371,7 +372,7 @@ def _listed(gone: Tensor, last: Tensor, order: Tensor, rounds: int) -> Tensor:
 OPERATORS: tuple[Operator, ...] = (
     Operator("Compress", _compress, moves=True, facts=PICKS,
              remark="read place by place only, unless the condition is constant"),
-    Operator("Unique", _unique, dtypes=ANY, facts=PICKS,
+    Operator("Unique", _unique, dtypes=ANY, facts=replace(PICKS, keeps=True),
              remark=f"read place by place only; up to {MOST_COMPARED} slices"),
     Operator("NonZero", _non_zero, dtypes=ANY, remark="read place by place only",
              facts=PICKS),

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from gpuedge.opset.call import OperatorCall
-from gpuedge.opset.operator import RANDOM, Operator
+from gpuedge.opset.operator import KEEPS, RANDOM, Operator
 from gpuedge.opset.tensor import Shape, Tensor, constant, joined, reshape, transpose
 
 
@@ -137,17 +137,17 @@ def _shape(call: OperatorCall) -> Tensor:
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("Identity", _identity, moves=True, is_view=True),
+    Operator("Identity", _identity, moves=True, is_view=True, facts=KEEPS),
     Operator("Dropout", _dropout, parameters=(1, 2), moves=True, is_view=True,
              remark="as in inference: it does nothing", facts=RANDOM),
-    Operator("Flatten", _flatten, moves=True, is_view=True),
-    Operator("Reshape", _reshape, parameters=(1,), moves=True, is_view=True,
+    Operator("Flatten", _flatten, moves=True, is_view=True, facts=KEEPS),
+    Operator("Reshape", _reshape, parameters=(1,), moves=True, is_view=True, facts=KEEPS,
              remark="with a constant shape"),
-    Operator("Squeeze", _squeeze, parameters=(1,), moves=True, is_view=True,
+    Operator("Squeeze", _squeeze, parameters=(1,), moves=True, is_view=True, facts=KEEPS,
              remark="with constant axes"),
-    Operator("Unsqueeze", _unsqueeze, parameters=(1,), moves=True, is_view=True,
+    Operator("Unsqueeze", _unsqueeze, parameters=(1,), moves=True, is_view=True, facts=KEEPS,
              remark="with constant axes"),
-    Operator("Transpose", _transpose, moves=True),
+    Operator("Transpose", _transpose, moves=True, facts=KEEPS),
     Operator("Concat", _concat, moves=True),
     Operator("Shape", _shape, moves=True, remark="known while planning"),
     Operator("Size", _shape, moves=True, remark="known while planning"),
