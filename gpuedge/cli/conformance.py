@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.cli import choosing, running
-from gpuedge.cli.arguments import check_writable, number, seconds, whole
+from gpuedge.cli.arguments import check_writable, number, whole
 from gpuedge.cli.main import exit_code
 from gpuedge.cli.output import Output
 from gpuedge.cli.page import page
@@ -39,8 +39,6 @@ from gpuedge.safety.paths import is_stream, save_named
 
 SHOWN_PROBLEMS = 20
 """Cases that did not pass named in the report on a terminal; all are in the files."""
-
-MAX_JOBS = 256
 
 FILES = {
     "junit": "a JUnit report",
@@ -89,10 +87,6 @@ def _add_run(action: argparse.ArgumentParser) -> None:
     add("--resume", metavar="F", help="run only what a file of results lacks")
     add("--rerun", action="append", choices=RERUN, default=[],
         help="with --resume, run cases again that came to this; repeatable")  # fmt: skip
-    about = f"processes at once, 1 to {MAX_JOBS}; by default one for each core"
-    add("--jobs", type=whole(1, MAX_JOBS), metavar="N", help=about)
-    add("--case-timeout", type=seconds(0.1, 86_400), default=60.0, metavar="S",
-        help="seconds after which a case is given up, 0.1 to 86400 (60)")  # fmt: skip
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -124,7 +118,7 @@ def _run(options: argparse.Namespace, output: Output) -> int:
     if options.shuffle is not None:
         extra["shuffle"] = options.shuffle
     campaign = running.Campaign(
-        options.profile, cases, options.jobs or 0, options.case_timeout, not options.no_retry,
+        options.profile, cases, options.jobs, options.case_timeout, not options.no_retry,
         expected, running.redaction(options, found), extra, ResultSet(path=options.jsonl),
     )  # fmt: skip
     for device, identity in found:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -16,18 +15,16 @@ from typing import Any
 from uuid import uuid4
 
 import gpuedge
-from gpuedge.cli import choosing
+from gpuedge.cli import choosing, running
 from gpuedge.cli.arguments import check_writable, seconds, whole
 from gpuedge.cli.output import Output
-from gpuedge.cli.running import label
 from gpuedge.conformance.case import Case
 from gpuedge.core.errors import InputError, UsageError
-from gpuedge.core.text import Table
+from gpuedge.core.text import Table, utc_now
 from gpuedge.farm import SCHEMA, devices, engine, jobs, tasks
 from gpuedge.farm.coordinator import Coordinator
 from gpuedge.farm.store import RunStore
 
-MAX_JOBS = 256
 SHOWN = 20
 """Rows of each table of a summary on a terminal; all are in the document."""
 
@@ -50,15 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     worker = made["worker"].add_argument
     worker("--scheduler", required=True, metavar="ADDRESS", help="such as tls://lab:8786")
     worker("--serial", metavar="NAME", help="what this machine is called (its host name)")
-    worker("--label", type=label, action="append", default=[], metavar="KEY=VALUE",
+    running.add_jobs(made["worker"])
+    worker("--label", type=running.label, action="append", default=[], metavar="KEY=VALUE",
            help="such as rack=3; repeatable")  # fmt: skip
     for name in ("run", "worker"):
         made[name].add_argument(
             "--device", action="append", default=[], metavar="D",
             help="only this device of this machine, such as vulkan:0; repeatable",
         )  # fmt: skip
-        about = f"processes for one shard, 1 to {MAX_JOBS}; by default one for each core"
-        made[name].add_argument("--jobs", type=whole(1, MAX_JOBS), metavar="N", help=about)
     for name in ("run", "scheduler", "worker"):
         for option, about in TLS.items():
             made[name].add_argument(f"--tls-{option}", metavar="F.pem", help=about)
@@ -97,18 +93,17 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--scheduler", metavar="ADDRESS",
         help="such as tls://lab:8786; without it the devices of this machine are used")  # fmt: skip
     choosing.add_names(parser)
+    running.add_limits(parser)
     parser.set_defaults(shard=(1, 1))
     add("--shards", type=whole(1, 99_999), metavar="N",
         help=f"shards for each device; by default of about {tasks.SHARD_CASES} cases")  # fmt: skip
     add("--verify", type=share, default=0.0, metavar="SHARE",
         help="share of shards that a second equal device runs too, 0 to 1 (0)")  # fmt: skip
     add("--seed", type=whole(0, 999_999_999), default=0, metavar="N", help="chooses these (0)")
-    add("--label", type=label, action="append", default=[], metavar="KEY=VALUE",
+    add("--label", type=running.label, action="append", default=[], metavar="KEY=VALUE",
         help="ask only workers with this label; repeatable")  # fmt: skip
     add("--wait", type=whole(1, 9999), default=1, metavar="N",
         help="begin when so many devices are there, or after --grace (1)")  # fmt: skip
-    add("--case-timeout", type=seconds(0.1, 86_400), default=60.0, metavar="S",
-        help="seconds after which a case is given up (60)")  # fmt: skip
     add("--stall-timeout", type=seconds(1, 86_400), metavar="S",
         help="seconds without a finished case after which a shard moves to another worker "
         "(60 and twice --case-timeout)")  # fmt: skip
@@ -174,7 +169,7 @@ def _engine(
     if options.scheduler:
         return engine.connected(options.scheduler, files)
     here = devices.found_here(options.device, dict(options.label), None)
-    return engine.embedded(here, options.jobs or _cores())
+    return engine.embedded(here, options.jobs)
 
 
 def _teller(output: Output, progress: Callable[[str], None]) -> Callable[[str], None]:
@@ -184,10 +179,6 @@ def _teller(output: Output, progress: Callable[[str], None]) -> Callable[[str], 
         (progress if re.match(r"\d+ of \d+ shards", text) else output.log)(text)
 
     return say
-
-
-def _cores() -> int:
-    return max(1, os.cpu_count() or 1)
 
 
 def _begun(
@@ -218,7 +209,7 @@ def _begun(
         old = tasks.FarmRun(
             uuid4().hex, gpuedge.__version__, options.profile, (*options.only, *options.case),
             options.shards or tasks.parts_for(len(cases)), len(cases), names, options.seed,
-            options.verify, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            options.verify, utc_now(),
         )  # fmt: skip
     elif (old.version, old.names) != (gpuedge.__version__, names):
         raise InputError(
@@ -278,7 +269,7 @@ def _worker(options: argparse.Namespace, output: Output) -> int:
     files = _tls(options)
     engine.check_address(options.scheduler, files)
     here = devices.found_here(options.device, dict(options.label), options.serial)
-    desk = devices.Desk(here, options.jobs or _cores())
+    desk = devices.Desk(here, options.jobs)
     keys = [{"device": one.device, "key": one.key} for one in here.devices]
     engine.serve_worker(
         options.scheduler, files, desk,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import time
 import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpuedge.cli import doctor, running
-from gpuedge.cli.arguments import add_probing, check_writable, seconds, whole
-from gpuedge.cli.conformance import MAX_JOBS
+from gpuedge.cli.arguments import add_probing, check_writable
 from gpuedge.cli.info import FACTS
 from gpuedge.cli.machine import Machine
 from gpuedge.cli.output import Output
@@ -25,7 +23,7 @@ from gpuedge.cli.page import page
 from gpuedge.conformance.catalogue import everything
 from gpuedge.conformance.results import ResultSet, summary
 from gpuedge.core.errors import ConfigError, GpuEdgeError, MissingPackageError
-from gpuedge.core.text import Table
+from gpuedge.core.text import Table, utc_now
 from gpuedge.probing import show
 from gpuedge.probing.report import ProbeReport
 from gpuedge.safety.packages import needed
@@ -44,9 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--skip-conformance", action="store_true", help="run no conformance cases")
     running.add_arguments(parser)
     add_probing(parser)
-    add("--jobs", type=whole(1, MAX_JOBS), metavar="N", help="processes that run cases at once")
-    add("--case-timeout", type=seconds(0.1, 86_400), default=60.0, metavar="S",
-        help="seconds after which a case is given up (60)")  # fmt: skip
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -57,7 +52,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     campaign = None if options.skip_conformance else _campaign(options, notes, output)
     body: dict[str, Any] = {
         "schema": SCHEMA,
-        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "made": utc_now(),
         "labels": dict(options.label),
         "doctor": checked,
         "probe": probed.to_dict(),
@@ -98,7 +93,7 @@ def _campaign(
         return None
     extra = {"shard": "1/1", "labels": dict(options.label)}
     campaign = running.Campaign(
-        options.profile, everything(options.profile), options.jobs or 0, options.case_timeout,
+        options.profile, everything(options.profile), options.jobs, options.case_timeout,
         redact=running.redaction(options, found), extra=extra,
     )  # fmt: skip
     for device, identity in found:

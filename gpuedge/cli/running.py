@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gpuedge
+from gpuedge.cli.arguments import seconds, whole
 from gpuedge.cli.devices import PROBE_S, named_gpu
 from gpuedge.cli.output import Output
 from gpuedge.conformance.about import Redaction, header, secrets
@@ -25,6 +26,8 @@ UNSUPPORTED = "unsupported"
 """The kind of expectation whose cases are not run."""
 
 HARMLESS = (PASSED, SKIPPED)
+
+MAX_JOBS = 256
 
 
 @dataclass
@@ -43,7 +46,7 @@ class Campaign:
 
     profile: str
     cases: Sequence[Case]
-    jobs: int = 0
+    jobs: int = 1
     case_s: float = CASE_S
     retry: bool = True
     expectations: Expectations = field(default_factory=Expectations)
@@ -118,7 +121,7 @@ class Campaign:
             for part in self.found:
                 try:
                     self._run(part, output, lambda name: progress(
-                        name, total - len(self.not_run), total))  # fmt: skip
+                        name, sum(len(each.rows) for each in self.found), total))  # fmt: skip
                 except GpuEdgeError as error:
                     told = {"code": error.code, "what": error.what, "known": error.known}
                     part.header["error"] = self._shown(told)
@@ -129,8 +132,8 @@ class Campaign:
     def _run(self, part: Results, output: Output, progress: Callable[[str], None]) -> None:
         expected = self._expected[part.device]
         runner = Runner(
-            part.device, self.profile, self.left(part), self.jobs or max(1, os.cpu_count() or 1),
-            self.case_s, retry=self.retry, final=expected.keys(),
+            part.device, self.profile, self.left(part), self.jobs, self.case_s,
+            retry=self.retry, final=expected.keys(),
         )  # fmt: skip
         start = time.monotonic()
         progress(part.device)
@@ -173,6 +176,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--redact", action="store_true",
         help="replace host, serial number, names of devices and labels by hashes",
+    )  # fmt: skip
+    add_limits(parser)
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add how many processes run cases at once, and how long a case may take."""
+    add_jobs(parser)
+    parser.add_argument(
+        "--case-timeout", type=seconds(0.1, 86_400), default=CASE_S, metavar="S",
+        help=f"seconds after which a case is given up, 0.1 to 86400 ({CASE_S:g})",
+    )  # fmt: skip
+
+
+def add_jobs(parser: argparse.ArgumentParser) -> None:
+    """Add how many processes run cases at once."""
+    parser.add_argument(
+        "--jobs", type=whole(1, MAX_JOBS), default=max(1, os.cpu_count() or 1), metavar="N",
+        help=f"processes at once, 1 to {MAX_JOBS}; by default one for each core",
     )  # fmt: skip
 
 

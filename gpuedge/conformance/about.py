@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from gpuedge.conformance import SCHEMA
 from gpuedge.conformance.bench import Row, versions
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.identity import Identity
+from gpuedge.core.text import utc_now
 from gpuedge.safety import machine
 
 NAMES = ("name", "GL_RENDERER", "deviceUUID")
@@ -98,7 +98,7 @@ def header(device: str, identity: Mapping[str, Any], **more: Any) -> Row:
         "serial": machine.serial(),
         "database": _database(identity),
         "versions": versions(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "started": utc_now(),
         **more,
     }
 

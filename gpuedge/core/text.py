@@ -103,6 +103,13 @@ def said(error: BaseException) -> str:
     return plain(text.strip() or type(error).__name__, MOST_SAID, lines=True)
 
 
+def utc_now() -> str:
+    """Return the time as files have it, such as ``2026-11-27T03:04:05Z``."""
+    import time
+
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str | None:
     """Return a question about the name that is most like an unknown one; None if none is.
 

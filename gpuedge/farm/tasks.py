@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from gpuedge.conformance import SCHEMA as RESULTS
 from gpuedge.conformance.bench import PASSED, RowFields
 from gpuedge.conformance.case import Case, digest
 from gpuedge.conformance.catalogue import shard_of
-from gpuedge.conformance.results import Results
+from gpuedge.conformance.results import HeaderFields, Results
 from gpuedge.core.record import Record, UnfitError, checked
 from gpuedge.farm.devices import OWN, FarmDevice
 
@@ -105,9 +104,8 @@ def parsed(text: str) -> Results:
         header, *rows = [json.loads(line) for line in text.splitlines()]
     except (ValueError, RecursionError):
         raise UnfitError("it is not JSON, line by line") from None
-    if not isinstance(header, dict) or header.get("schema") != RESULTS:
-        raise UnfitError("it has no header")
-    if any(not isinstance(header.get(name, {}), dict) for name in ("farm", "identity")):
+    checked(HeaderFields, header)
+    if not isinstance(header.get("farm", {}), dict):
         raise UnfitError("its header is damaged")
     results = Results(header)
     for row in rows:
@@ -128,8 +126,7 @@ def accepted(
     """
     results = parsed(text)
     header = results.header
-    told = {name: header.get(name) for name in ("versions", "farm", "identity")}
-    version, farm, identity = (v if isinstance(v, dict) else {} for v in told.values())
+    version, farm, identity = (header.get(name, {}) for name in ("versions", "farm", "identity"))
     wanted = ((version.get("gpuedge"), run.version, "version"), (farm.get("task"), task.id, "task"),
               (header.get("profile"), run.profile, "profile"))  # fmt: skip
     for said, meant, what in wanted:

@@ -12,6 +12,7 @@ from gpuedge.conformance.catalogue import everything
 from gpuedge.conformance.results import Results
 from gpuedge.conformance.runner import Runner
 from gpuedge.core.errors import GpuEdgeError
+from gpuedge.core.text import utc_now
 from gpuedge.farm.devices import Desk
 
 DESK = "gpuedge"
@@ -47,7 +48,7 @@ def answer(asked: dict[str, Any], desk: Desk) -> str:
     cases = [case for case in everything(asked["profile"]) if case.id in wanted]
     header: dict[str, Any] = {
         "schema": SCHEMA, "profile": asked["profile"], "shard": asked["shard"],
-        "versions": versions(), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": versions(), "started": utc_now(),
     }  # fmt: skip
     results = Results(header)
     with desk.lent(asked["key"], asked["name"]) as device:

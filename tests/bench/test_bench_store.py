@@ -79,7 +79,6 @@ def test_urls_go_to_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_real_fsspec_takes_them() -> None:
-    pytest.importorskip("fsspec")
     store.keep([result()], "memory://bench/results")
     assert store.kept("memory://bench/results") == [result()]
 

@@ -7,10 +7,9 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from gpuedge.bench import estimates
-
-stats = pytest.importorskip("scipy.stats")
 
 RNG = np.random.default_rng(11)
 
