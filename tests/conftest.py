@@ -95,7 +95,10 @@ def processes_with(folder: Path) -> list[str]:
 
 def left_behind(folder: Path) -> list[str]:
     """Return what a run left in its temporary folder, running, or in shared memory."""
-    found = [f"{path.name} in the temporary folder" for path in folder.glob("gpuedge*")]
+    found = [
+        f"{path.name} in the temporary folder, with {[p.name for p in path.glob('*')]}"
+        for path in folder.glob("gpuedge*")
+    ]
     shared = SHARED_MEMORY.glob("*gpuedge*") if SHARED_MEMORY.is_dir() else ()
     return found + [f"{path} in shared memory" for path in shared] + processes_with(folder)
 

@@ -77,16 +77,23 @@ OWN_START = ("LD_", "DYLD_", "GLIBC_", "MALLOC_", "PYTHON")
 
 def main() -> int:
     """Do the request on standard input. Returns the exit status."""
-    request = json.loads(sys.stdin.buffer.readline())
+    line = sys.stdin.buffer.readline()
+    if not line:  # the application ended before it asked for anything
+        shutil.rmtree(Path.cwd(), ignore_errors=True)
+        return 0
+    request = json.loads(line)
     if hasattr(signal, "setitimer"):
         reset_signals()
         # The default action ends the process whatever it is doing; a fork does not inherit it.
         left_s = max(0.0, request["ends"] - time.monotonic())
         signal.setitimer(signal.ITIMER_REAL, left_s + ORPHAN_S)
-    work = Launcher(request).run()
+    launcher = Launcher(request)
+    work = launcher.run()
     if work is not None:  # this is a fork
         child_module.work(work)
         _leave()
+    else:
+        launcher.leave()
     return 0
 
 
@@ -126,9 +133,14 @@ class Launcher:
         for driver in [*running, *waiting]:
             driver.stop()
             self._say(driver.rows())
-        if self._is_orphan():
-            shutil.rmtree(self.folder, ignore_errors=True)
         return None
+
+    def leave(self) -> None:
+        """Remove the folder when the application has read the rows, or is gone."""
+        self._rows.send("over")
+        if self._poll is not None:
+            self._poll.poll()  # at the latest, the alarm set in `main` ends the wait
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def left(self) -> float:
         """Return the seconds that are left."""

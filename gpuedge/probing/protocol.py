@@ -122,8 +122,8 @@ EVENTS: Final[Mapping[str, type[Told]]] = {
 }  # fmt: skip
 """The events of a child, and their fields."""
 
-ROWS: Final[Mapping[str, type[Told]]] = {"begun": Told, "rows": RowsTold}
-"""The events of the launcher: a candidate is begun with, and what came of it."""
+ROWS: Final[Mapping[str, type[Told]]] = {"begun": Told, "rows": RowsTold, "over": Told}
+"""The events of the launcher: a candidate is begun with, what came of it, and nothing follows."""
 
 
 def reason_of(error: Exception, fallback: str) -> Reason:

@@ -3,8 +3,8 @@
 Drivers are tried by another process (`gpuedge.probing.launcher`), which starts a child for each of
 them. So signals, threads and settings of the application have no part in it, and all of it is gone
 at the deadline: the launcher ends its children, this side ends the launcher. They work in one
-private folder, which the launcher removes where the application is killed, and a probe of another
-day where the launcher was, too.
+private folder, which the launcher removes when the application has read its rows or was killed, the
+application where the launcher was, and a probe of another day where both were.
 """
 
 from __future__ import annotations
@@ -131,12 +131,16 @@ def _launched(
     process = Child(program, child.environment(), folder, request=data, output=folder / "output")
     reader = EventReader(folder / "rows", request["token"], ROWS)
     rows_of: dict[int, list[ProbeRow]] = {}
+    is_over = False
 
     def look() -> bool:
+        nonlocal is_over
         for event in reader.take():
-            rows_of[event["at"]] = list(event.get("rows", ()))
-            tell(event["at"], rows_of[event["at"]])
-        return stop()
+            is_over = event["event"] == "over"
+            if not is_over:
+                rows_of[event["at"]] = list(event.get("rows", ()))
+                tell(event["at"], rows_of[event["at"]])
+        return is_over or stop()
 
     is_early = True
     try:

@@ -207,6 +207,32 @@ def test_everything_ends_with_an_application_that_is_killed(tmp_path: Path, numb
     assert _until(lambda: not list(temporary.iterdir()))
 
 
+LATE = """
+import os, sys, tempfile, time
+sys.path.insert(0, {fakes!r})
+tempfile.tempdir = {temporary!r}
+from probing_fakes import WORKER
+from gpuedge.backends.base import Candidate
+from gpuedge.probing.run import probe_all
+
+def tell(at, rows):
+    if rows:
+        time.sleep(0.5)  # the launcher has nothing left to do
+        os.kill(os.getpid(), 9)
+
+probe_all([Candidate("fake", "ok", "f")], 600.0, WORKER, tell=tell)
+"""
+
+
+def test_nothing_stays_of_a_probe_whose_application_is_killed_at_its_end(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    code = LATE.format(fakes=str(Path(__file__).parent), temporary=str(temporary))
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert done.returncode != 0
+    assert _until(lambda: not _users_of(temporary) and not list(temporary.iterdir()))
+
+
 def _users_of(folder: Path) -> list[str]:
     """Return the processes whose current folder lies in `folder`."""
     found = []
