@@ -94,7 +94,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="such as tls://lab:8786; without it the devices of this machine are used")  # fmt: skip
     choosing.add_names(parser)
     running.add_limits(parser)
-    parser.set_defaults(shard=(1, 1))
+    parser.set_defaults(shard=(1, 1), profile=None)
     add("--shards", type=whole(1, 99_999), metavar="N",
         help=f"shards for each device; by default of about {tasks.SHARD_CASES} cases")  # fmt: skip
     add("--verify", type=share, default=0.0, metavar="SHARE",
@@ -192,17 +192,23 @@ def _begun(
         )  # fmt: skip
     if old is not None:
         asked = {*options.only, *options.case}
-        if asked not in (set(), set(old.only)) or options.shards not in (None, old.parts):
+        if (
+            asked not in (set(), set(old.only))
+            or options.shards not in (None, old.parts)
+            or options.profile not in (None, old.profile)
+        ):
             raise UsageError(
                 "--resume goes on with the cases of the run that the store holds.",
                 asked_by="--resume",
-                known=f"its patterns: {', '.join(old.only) or 'none'}; shards: {old.parts}",
-                hint="leave --only, --case and --shards out, or take a new store",
+                known=f"its profile: {old.profile}; patterns: {', '.join(old.only) or 'none'}; "
+                f"shards: {old.parts}",
+                hint="leave --profile, --only, --case and --shards out, or take a new store",
             )
         options.profile, options.only, options.case = old.profile, list(old.only), []
     elif options.resume:
         raise InputError(f"{store.url} holds no run.", asked_by="--resume",
                          hint="run without --resume")  # fmt: skip
+    options.profile = options.profile or "smoke"
     cases = {case.id: case for case in choosing.chosen(options)}
     names = tasks.names_digest(list(cases))
     if old is None:

@@ -48,8 +48,11 @@ OPEN_S = 60.0
 CASE_S = 60.0
 """Time for one case unless said otherwise; software rasterisers need seconds for the largest."""
 
-BATCH = 256
+BATCH = 1024
 """Most cases for one child: what it leaks, or a driver does, ends with it."""
+
+SHARES = 3
+"""Batches for each of the children that run at once, at least: some take longer than others."""
 
 LEAST_BATCH = 8
 """Fewest cases that a child is started for while others wait."""
@@ -173,7 +176,8 @@ class Runner:
     notes: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        size = min(BATCH, max(LEAST_BATCH, -(-len(self.cases) // self.jobs)))
+        shares = self.jobs * SHARES if self.jobs > 1 else 1
+        size = min(BATCH, max(LEAST_BATCH, -(-len(self.cases) // shares)))
         starts = range(0, len(self.cases), size)
         self._batches = deque(list(self.cases[i : i + size]) for i in starts)
         self._program: Sequence[str] = ()

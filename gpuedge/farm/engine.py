@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import logging
 import signal
+import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -76,7 +77,19 @@ def certificates(ca: str | None, cert: str | None, key: str | None) -> Certifica
         )  # fmt: skip
     for option, path in named.items():
         check_readable(path or "", "certificate or key", option)
+    _load("--tls-ca", "no certificate of an authority", lambda tls: tls.load_verify_locations(ca))
+    _load("--tls-key", f"not the key of {cert}", lambda tls: tls.load_cert_chain(cert, key))
     return Certificates(ca, cert, key)
+
+
+def _load(option: str, what: str, load: Callable[[ssl.SSLContext], object]) -> None:
+    try:
+        load(ssl.create_default_context())
+    except OSError as error:  # as ssl.SSLError is
+        raise InputError(
+            f"The file is {what}.", asked_by=option, known=str(error),
+            hint="docs/farm.md says how to make certificates and keys",
+        ) from None  # fmt: skip
 
 
 def check_address(address: str, files: Certificates | None) -> None:

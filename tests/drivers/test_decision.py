@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import daily
 import pytest
 from farm import environment_of, require
 
@@ -53,6 +54,7 @@ def run(cache: Path) -> Run:
     return load
 
 
+@daily.mark(daily.turn(3) == 0)
 def test_driver_that_is_truly_faster_is_taken_and_remembered(run: Run) -> None:
     first = run(250.0, "whole")
     assert first["device"] == GPU, first["said"]
@@ -63,6 +65,7 @@ def test_driver_that_is_truly_faster_is_taken_and_remembered(run: Run) -> None:
     assert second["served"] <= first["served"]
 
 
+@daily.mark(daily.turn(3) == 1)
 def test_driver_that_is_truly_slower_is_left(run: Run, forget: Callable[[], None]) -> None:
     forget()
     found = run(-50.0, "whole", 5.0)
@@ -70,6 +73,7 @@ def test_driver_that_is_truly_slower_is_left(run: Run, forget: Callable[[], None
     assert found["codes"][GPU] not in ("selected", "not-best")
 
 
+@daily.mark(daily.turn(3) == 2)
 def test_parts_that_a_driver_runs_faster_go_there(run: Run, forget: Callable[[], None]) -> None:
     found = run(250.0, "mixed")
     assert found["device"] == GPU, found["said"]

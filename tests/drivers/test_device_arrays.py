@@ -12,7 +12,7 @@ from farm import FARM, answer
 CHILD = Path(__file__).with_name("resident_child.py")
 
 
-def check(name: str, folder: Path, steps: int = 2000) -> None:
+def check(name: str, folder: Path, steps: int = 300) -> None:
     said = answer(CHILD, name, steps, timeout=1500, GPUEDGE_CACHE_DIR=folder)
     found = json.loads(said)
     assert found["device"] == FARM[name].device

@@ -47,8 +47,9 @@ def test_run_query_export_and_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "1 runs, 2 devices" in capsys.readouterr().out
     assert main([*RUN, "--store", store]) == 2
     assert "holds a run already" in capsys.readouterr().err
-    assert main(["farm", "run", "--resume", "--only", "tanh/*", "--store", store]) == 2
-    assert "goes on with the cases" in capsys.readouterr().err
+    for other in (["--only", "tanh/*"], ["--profile", "full"]):
+        assert main(["farm", "run", "--resume", *other, "--store", store]) == 2
+        assert "goes on with the cases" in capsys.readouterr().err
     assert main([*RUN, "--store", store, "--resume"]) == 0
     out = capsys.readouterr().out
     assert "9 of 9" in out and "2 devices; results in" in out

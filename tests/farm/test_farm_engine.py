@@ -54,6 +54,10 @@ def test_certificates_are_three_files_that_are_there(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         engine.certificates(ca, cert, str(tmp_path / "none.pem"))
     assert caught.value.asked_by == "--tls-key"
+    for option, files in {"--tls-key": (ca, cert, ca), "--tls-ca": (key, cert, key)}.items():
+        with pytest.raises(InputError) as caught:
+            engine.certificates(*files)
+        assert caught.value.asked_by == option
 
 
 @pytest.mark.parametrize("address", ["lab", "http://lab:80", "tls://lab", "tcp://lab:x"])

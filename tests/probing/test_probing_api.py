@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import daily
 import pytest
 from looks import wait_for_looks
 from probing_fakes import started
@@ -130,6 +131,7 @@ def test_new_hardware_probes_again(probed: Path, monkeypatch: pytest.MonkeyPatch
     assert started(probed) == ONCE * 2
 
 
+@daily.mark(daily.turn(3) == 1)
 def test_longer_deadline_asks_a_hung_driver_again(
     fakes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

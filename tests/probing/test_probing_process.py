@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import daily
 import pytest
 from probing_fakes import WORKER
 
@@ -63,7 +64,7 @@ def test_signal_and_step_are_evidence() -> None:
     assert (row.index, row.name) == (0, "hard abort")
 
 
-@pytest.mark.parametrize(("key", "deadline_s"), [("hang", 4.0), ("hang-at-exit", 10.0)])
+@pytest.mark.parametrize(("key", "deadline_s"), daily.some([("hang", 4.0), ("hang-at-exit", 10.0)]))
 def test_hang_is_killed_at_the_deadline(key: str, deadline_s: float) -> None:
     """A busy machine starts a child in two seconds, and lets it answer in as many."""
     start = time.monotonic()

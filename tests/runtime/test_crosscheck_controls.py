@@ -259,7 +259,7 @@ def planted(y: Array, most: Array) -> tuple[Array, tuple[int, ...]] | None:
     return made, at
 
 
-PARTS = 3
+PARTS = 8
 
 
 @pytest.mark.parametrize("part", daily.some(range(PARTS), PARTS))
