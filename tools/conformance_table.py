@@ -1,13 +1,15 @@
-"""Turns conformance results into docs/tables/conformance-results.md; runs them if asked to.
+"""Turns conformance results into pages of docs/tables/; runs the cases if asked to.
 
-Usage: python tools/conformance_table.py --run [CONFIGURATION...]
-       python tools/conformance_table.py --resume [CONFIGURATION...]
-       python tools/conformance_table.py FILE.jsonl...
+Usage: python tools/conformance_table.py --run [--full] [CONFIGURATION...]
+       python tools/conformance_table.py --resume [--full] [CONFIGURATION...]
+       python tools/conformance_table.py [--full] FILE.jsonl...
 
 With --run every configuration of the driver farm (tests/drivers/farm.py), or each that is named,
-runs the smoke profile into out/conformance/CONFIGURATION.jsonl; the page is then made of all files
-there. --resume goes on where an interrupted --run ended. A file's name is the name of its
-configuration. The exit status is 1 unless every case of every file passed.
+runs the smoke profile into out/conformance/CONFIGURATION.jsonl; conformance-results.md is then made
+of all files there. With --full it is the full profile, on one driver of each level, the folder
+out/conformance/full and the page conformance-full.md. --resume goes on where an interrupted --run
+ended. A file's name is the name of its configuration. The exit status is 1 unless every case of
+every file passed.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,12 @@ from farm import EXTRA, FARM, environment_of  # noqa: E402
 from gpuedge.conformance.bench import PASSED, SKIPPED  # noqa: E402
 from gpuedge.conformance.results import Results, families, only  # noqa: E402
 
+EVERY = (*FARM, *EXTRA)
+LEVELS = ("gles20-llvmpipe", "gles30-llvmpipe", "gles31-llvmpipe", "vulkan-lavapipe",
+          "wgpu-lavapipe")  # fmt: skip
 OUT = ROOT / "out" / "conformance"
-PAGE = ROOT / "docs" / "tables" / "conformance-results.md"
+TABLES = ROOT / "docs" / "tables"
+PAGE, FULL_PAGE = TABLES / "conformance-results.md", TABLES / "conformance-full.md"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "convolution": ("conv2d", "conv_transpose2d"),
@@ -39,15 +45,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "expressions": ("elementwise",),
     "networks": ("network",),
 }
-"""Columns and their operations; everything else is a function of one element or two."""
+"""Columns and their operations; what else is no operator of ONNX is a function."""
 
-FUNCTIONS = "functions"
+FUNCTIONS, OPERATORS = "functions", "operators of ONNX"
 OF_OP = {op: group for group, ops in GROUPS.items() for op in ops}
-COLUMNS = (*GROUPS, FUNCTIONS)
+COLUMNS = (*GROUPS, FUNCTIONS, OPERATORS)
 INTRODUCTION = """\
-# Conformance results
+# Conformance results{title}
 
-Made by `make conformance` (tools/conformance_table.py); do not edit. Every configuration is a real
+Made by {made_by} (tools/conformance_table.py); do not edit. Every configuration is a real
 driver for a processor, not a phone or a graphics card; what each is stands in
 `tests/drivers/farm.py`. A cell says how many cases passed of those that apply, then the worst error
 in units of its bound (1 is the bound itself; see [numerics](../numerics.md)); where a cell has no
@@ -55,15 +61,19 @@ such figure, every case is exact.
 """
 
 
-def run(names: Sequence[str], *, resume: bool) -> None:
-    """Run configurations one after the other."""
-    OUT.mkdir(parents=True, exist_ok=True)
+SMOKE_WORDS = {"title": "", "made_by": "`make conformance`"}
+FULL_WORDS = {"title": " of the full profile", "made_by": "`make release-check`"}
+
+
+def run(names: Sequence[str], profile: str, out: Path, *, resume: bool) -> None:
+    """Run a profile on configurations, one after the other."""
+    out.mkdir(parents=True, exist_ok=True)
     for name in names:
         chosen = (FARM | EXTRA)[name]
-        file = OUT / f"{name}.jsonl"
+        file = out / f"{name}.jsonl"
         command = [
             sys.executable, "-m", "gpuedge", "conformance", "run", "--device", chosen.device,
-            "--profile", "smoke", "--jsonl", str(file), "--junit", str(file.with_suffix(".xml")),
+            "--profile", profile, "--jsonl", str(file), "--junit", str(file.with_suffix(".xml")),
             *(["--resume", str(file)] if resume and file.exists() else []),
         ]  # fmt: skip
         environment = {**environment_of(name), "PYTHONPATH": str(ROOT)}
@@ -78,7 +88,7 @@ def run(names: Sequence[str], *, resume: bool) -> None:
         print(done.stdout.decode().rstrip().rpartition("\n")[2], file=sys.stderr, flush=True)
 
 
-def page(found: dict[str, Results]) -> str:
+def page(found: dict[str, Results], words: Mapping[str, str] = SMOKE_WORDS) -> str:
     """Return the page of results by configuration."""
     whole = [
         (name, *_driver(results.header), *_total(results), _version(results.header))
@@ -91,7 +101,7 @@ def page(found: dict[str, Results]) -> str:
     head = ("configuration", "device", "driver", "passed", "do not apply", "time", "date",
             "gpuedge")  # fmt: skip
     return "\n".join(
-        [INTRODUCTION, *_table(head, whole), "", "## By kind of operation", "",
+        [INTRODUCTION.format(**words), *_table(head, whole), "", "## By kind of operation", "",
          *_table(("configuration", *COLUMNS), cells), ""]
     )  # fmt: skip
 
@@ -99,7 +109,8 @@ def page(found: dict[str, Results]) -> str:
 def _grouped(results: Results) -> dict[str, list[dict[str, Any]]]:
     groups: dict[str, list[dict[str, Any]]] = {name: [] for name in COLUMNS}
     for row in results.rows.values():
-        groups[OF_OP.get(row["op"], FUNCTIONS)].append(row)
+        other = OPERATORS if row["op"].startswith("onnx-") else FUNCTIONS
+        groups[OF_OP.get(row["op"], other)].append(row)
     return groups
 
 
@@ -138,26 +149,29 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Write the page; return the exit status."""
+    is_full = "--full" in arguments
+    arguments = [word for word in arguments if word != "--full"]
     if not arguments:
         print(__doc__, file=sys.stderr)
         return 2
-    everything, action = [*FARM, *EXTRA], arguments[0]
+    out, target, words = (
+        (OUT / "full", FULL_PAGE, FULL_WORDS) if is_full else (OUT, PAGE, SMOKE_WORDS)
+    )
+    action, absent = arguments[0], list[str]()
     files = [Path(a) for a in arguments]
     if action in ("--run", "--resume"):
-        names = arguments[1:] or everything
-        unknown = [name for name in names if name not in everything]
+        names = arguments[1:] or list(LEVELS if is_full else EVERY)
+        unknown = [name for name in names if name not in EVERY]
         if unknown:
-            known = ", ".join(everything)
+            known = ", ".join(EVERY)
             print(f"no such configuration: {unknown[0]}; there are {known}", file=sys.stderr)
             return 2
-        run(names, resume=action == "--resume")
-        files = [f for name in everything if (f := OUT / f"{name}.jsonl").exists()]
-        absent = [name for name in names if not (OUT / f"{name}.jsonl").exists()]
-    else:
-        absent = []
+        run(names, "full" if is_full else "smoke", out, resume=action == "--resume")
+        files = [f for name in EVERY if (f := out / f"{name}.jsonl").exists()]
+        absent = [name for name in names if not (out / f"{name}.jsonl").exists()]
     found = {file.stem: only(str(file)) for file in files}
-    PAGE.write_text(page(found), encoding="utf-8")
-    print(f"wrote {os.path.relpath(PAGE)}", file=sys.stderr)
+    target.write_text(page(found, words), encoding="utf-8")
+    print(f"wrote {os.path.relpath(target)}", file=sys.stderr)
     return 0 if not absent and all(r.is_good for r in found.values()) else 1
 
 

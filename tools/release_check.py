@@ -27,6 +27,7 @@ CHOICE = ("-m", "long or in_turn")
 PYTEST = (sys.executable, "-m", "pytest", "-n", "3", "--dist", "worksteal", *CHOICE)
 TOOLS = {
     "conformance": ("tools/conformance_table.py", "--resume"),
+    "conformance-full": ("tools/conformance_table.py", "--resume", "--full"),
     "onnx-cases": ("tools/onnx_cases.py", "--resume"),
     "webnn-cases": ("tools/webnn_cases.py", "--resume"),
     "networks": ("tools/networks.py", "--run"),

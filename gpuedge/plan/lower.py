@@ -14,7 +14,18 @@ from gpuedge.opset.index import ZERO, Index, axes, axis, flatten, unflatten
 from gpuedge.opset.tensor import Carry, Combine, Map, Pooling, Reduce, Tensor, given
 from gpuedge.plan import alike
 from gpuedge.plan.context import CHUNK, MAX_TRIPS, Context
-from gpuedge.plan.emit import ELEMENT, STEP, Code, Fours, Scalars, Writer, epilogue, in_fours, pace
+from gpuedge.plan.emit import (
+    ELEMENT,
+    STEP,
+    Code,
+    Epilogue,
+    Fours,
+    Scalars,
+    Writer,
+    epilogue,
+    in_fours,
+    pace,
+)
 from gpuedge.plan.fuse import follows, is_identity
 from gpuedge.plan.layout import Kind, Layout, linear, make, same_bytes
 from gpuedge.plan.places import guarded, part_of, sections
@@ -35,16 +46,28 @@ def lower_map(ctx: Context, tensor: Tensor, body: Expr, *, is_image: bool = Fals
         _taken(ctx, tensor, body) or _joined(ctx, tensor, body)
     ):  # fmt: skip
         return
-    out = ctx.add(make(kind, tensor.shape), ctx.value_of(tensor),
-                  storage=_kept_storage(ctx, tensor, body))  # fmt: skip
-    _launch_map(ctx, out, body)
+    storage = _kept_storage(ctx, tensor, body)
+    layout = make(kind, tensor.shape)
+    written = _written(ctx, layout, body)
+    if len(written.tensors) >= ctx.bindings:  # some are read in two layouts, as indices and values
+        layout = linear(tensor.shape)
+        written = alike.written(ctx, layout, body, ())
+    out = ctx.add(layout, ctx.value_of(tensor), storage=storage)
+    _launch_written(ctx, out, written)
     ctx.define(tensor, out)
+
+
+def _written(ctx: Context, layout: Layout, body: Expr) -> Epilogue:
+    """Return the kernel that computes a body into a layout."""
+    return alike.written(ctx, layout, body, _packed(ctx, body, layout))
 
 
 def _launch_map(ctx: Context, out: str, body: Expr) -> None:
     """Append the pass that computes a body into a tensor of its shape."""
-    layout = ctx.tensors[out].layout
-    written = alike.written(ctx, layout, body, _packed(ctx, body, layout))
+    _launch_written(ctx, out, _written(ctx, ctx.tensors[out].layout, body))
+
+
+def _launch_written(ctx: Context, out: str, written: Epilogue) -> None:
     ctx.launch("elementwise", {"O": out, **written.tensors}, written.specs, epilogue=written.text,
                is_half=written.is_half)  # fmt: skip
 

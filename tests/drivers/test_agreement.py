@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import daily
 import pytest
 from farm import answer
 
-pytestmark = pytest.mark.driver
+pytestmark = [pytest.mark.driver, daily.mark(daily.turn(2) == 1)]
 CHILD = Path(__file__).with_name("agreement_child.py")
 
 

@@ -11,9 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import daily
 import pytest
 from android_fakes import Phone
 from required import absent
+
+pytestmark = daily.mark(daily.turn(2) == 0)
 
 PROBE = """
 import gpuedge

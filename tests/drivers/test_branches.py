@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import daily
 import pytest
 from branches_child import OPSETS, SHAPES
 from farm import FARM, answer
+
+pytestmark = daily.mark(daily.turn(2) == 1)
 
 CHILD = Path(__file__).with_name("branches_child.py")
 

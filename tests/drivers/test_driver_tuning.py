@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import daily
 import numpy as np
 import pytest
 from onnx import helper
@@ -35,6 +36,8 @@ from gpuedge.plan.plan import Pass
 from gpuedge.plan.tuned import BEGUN, TunedKernel
 from gpuedge.runtime import clock, tuner, tunings
 from gpuedge.runtime.tuner import FAST_MOST, FAST_S, ROUNDS, Tuner
+
+pytestmark = daily.mark(daily.turn(2) == 1)
 
 DRAW = np.random.default_rng(0)
 X = DRAW.integers(-3, 4, (1, 8, 12, 12)).astype(np.float32)

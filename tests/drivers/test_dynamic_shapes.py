@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import daily
 import pytest
 from farm import FARM, answer
 from shapes_child import MODELS, MOST, ORDER
+
+pytestmark = daily.mark(daily.turn(2) == 0)
 
 CHILD = Path(__file__).with_name("shapes_child.py")
 BOUND = 1e-5

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import daily
 import pytest
 from farm import answer
 
-pytestmark = [pytest.mark.driver, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(120), daily.mark(daily.turn(2) == 0)]
 
 FOLDER = Path(__file__).parent
 MASKS = ("add", "where", "between")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import daily
 import farm
 import pytest
 from gles_child import run
@@ -9,7 +10,7 @@ from gles_child import run
 import gpuedge
 from gpuedge.core.errors import UsageError
 
-pytestmark = pytest.mark.driver
+pytestmark = [pytest.mark.driver, daily.mark(daily.turn(2) == 1)]
 
 
 def test_context_that_moderngl_makes() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 
+import daily
 import numpy as np
 import op_cases as cases
 import pytest
@@ -18,7 +19,7 @@ from gpuedge.device import Device
 from gpuedge.executors import kernels
 from gpuedge.plan.library import texts
 
-pytestmark = pytest.mark.driver
+pytestmark = [pytest.mark.driver, daily.mark(daily.turn(2) == 0)]
 
 CAUGHT_BY: dict[str, cases.Family] = {
     "conv2d: padding off by one": cases.conv2d(whole=True),

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from farm import answer
 
+pytestmark = daily.mark(daily.turn(2) == 1)
+
 CHILD = Path(__file__).with_name("packed_child.py")
 LEVELS = [
     "vulkan-lavapipe", "gles31-llvmpipe", "gles30-llvmpipe", "gles20-llvmpipe", "wgpu-lavapipe"

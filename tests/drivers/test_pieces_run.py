@@ -9,6 +9,8 @@ import daily
 import pytest
 from farm import answer
 
+pytestmark = daily.mark(daily.turn(2) == 1)
+
 CHILD = Path(__file__).with_name("pieces_child.py")
 LEVELS = (
     "vulkan-lavapipe", "vulkan-swiftshader", "gles31-llvmpipe", "gles30-llvmpipe",

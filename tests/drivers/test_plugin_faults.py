@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 
+import daily
 import farm
 import pytest
 
-pytestmark = pytest.mark.driver
+pytestmark = [pytest.mark.driver, daily.mark(daily.turn(2) == 0)]
 
 MODULE = '''
 import os, signal

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import daily
 import farm
 import pytest
 
-pytestmark = [pytest.mark.driver, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(240), daily.mark(daily.turn(2) == 0)]
 
 KIT = Path(__file__).resolve().parents[1] / "faults"
 LATE_S = 1.0

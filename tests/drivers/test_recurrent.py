@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import daily
 import pytest
 from daily import some
 from farm import FARM, answer
+
+pytestmark = daily.mark(daily.turn(2) == 0)
 
 CHILD = Path(__file__).with_name("recurrent_child.py")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import daily
 import farm
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ from gpuedge.core.storage import (
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.graph.ir import Graph, Node, TensorType
 
-pytestmark = pytest.mark.driver
+pytestmark = [pytest.mark.driver, daily.mark(daily.turn(2) == 0)]
 
 
 @pytest.mark.parametrize("read_as", [READ_AS, COPIED_AS], ids=["texel buffers", "textures"])

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import daily
 import pytest
 from lang_kernels import lane_kernel
 from wgpu_kernels import DRIVERS, fetch, open_on
@@ -25,7 +26,7 @@ from gpuedge.core.kernel import KernelBlob, SpecArg, TensorArg
 from gpuedge.core.storage import BUFFER, IMAGE, TEXTURE
 from gpuedge.plan import library
 
-pytestmark = pytest.mark.driver
+pytestmark = [pytest.mark.driver, daily.mark(daily.turn(2) == 1)]
 CHECK = Path(__file__).resolve().parents[1] / "dawn" / "check.mjs"
 
 DECLARED = """

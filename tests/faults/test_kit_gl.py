@@ -17,6 +17,8 @@ import gpuedge
 from gpuedge.core.reasons import SENTENCES, STATUSES
 from gpuedge.probing.report import ProbeRow
 
+pytestmark = daily.mark(daily.turn(2) == 0)
+
 PATIENT_S, SHORT_S = 40.0, 6.0
 """Deadlines: one that only a hang reaches, and one for hangs."""
 

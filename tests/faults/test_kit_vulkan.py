@@ -17,6 +17,8 @@ from required import absent
 
 import gpuedge
 
+pytestmark = daily.mark(daily.turn(2) == 1)
+
 PATIENT_S, SHORT_S = 40.0, 6.0
 """Deadlines: one that only a hang reaches, and one for hangs."""
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import daily
 import numpy as np
 import onnx
 import pytest
@@ -443,6 +444,7 @@ def test_lies_with_right_hashes_are_refused(kind: str, digits: bytes) -> None:
         forged.original()
 
 
+@daily.mark(daily.turn(3) == 1)
 def test_an_original_holds_each_part_once(digits: bytes) -> None:
     read = PackedModel.load(rewritten(digits, lied("bomb")))
     with pytest.raises(PackError, match="damaged"):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import daily
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -26,6 +27,8 @@ from gpuedge.core.kernel import KernelBlob, PushArg, TensorArg
 from gpuedge.core.storage import HALF_BUFFER, HALF_TEXELS, TEXELS
 from gpuedge.lang.essl import float_text
 from gpuedge.lang.essl_texts import ESSL100
+
+pytestmark = daily.mark(daily.turn(2) == 0)
 
 Array = npt.NDArray[Any]
 TESTS = Path(__file__).resolve().parents[1]

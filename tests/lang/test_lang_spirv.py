@@ -10,6 +10,7 @@ import struct
 import subprocess
 from pathlib import Path
 
+import daily
 import pytest
 import wgsl_corpus
 from lang_kernels import DOTS
@@ -18,6 +19,8 @@ from gpuedge import lang
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
 from gpuedge.core.storage import HALF_TEXELS, HALF_TEXTURE, TEXELS, TEXTURE
+
+pytestmark = daily.mark(daily.turn(2) == 1)
 
 SAMPLES = Path(__file__).resolve().parents[1] / "golden" / "spirv"
 NAMES = sorted(path.stem for path in SAMPLES.glob("*.kern"))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import daily
 import numpy as np
 import pytest
 from operators import CAPS, COMBINED, LEVELS, NOTHING, TABLE, Row, check, run_on
@@ -21,7 +22,7 @@ from gpuedge.runtime.crosscheck import CrossCheck
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("op", sorted({row.op for row in TABLE}))
+@pytest.mark.parametrize("op", daily.some(sorted({row.op for row in TABLE})))
 def test_a_level_computes_what_an_operator_is(op: str, level: str) -> None:
     for row in TABLE:
         if row.op == op and level not in row.lacking:

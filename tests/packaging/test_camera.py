@@ -36,6 +36,8 @@ sys.path.insert(0, str(EXAMPLES.parent / "tests" / "faults"))
 import camera
 import kit
 
+pytestmark = daily.mark(daily.turn(2) == 0)
+
 Array = np.ndarray[Any, Any]
 DOCS = EXAMPLES.parent / "docs"
 LEVELS = ("vulkan-lavapipe", "wgpu-lavapipe", "gles31-llvmpipe", "gles30-llvmpipe",

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import daily
+
 import gpuedge
 
 CONSUMER = Path(__file__).with_name("typed_consumer.py")
 
 
+@daily.mark(daily.turn(3) == 0)
 def test_a_strict_type_checker_accepts_a_program_that_uses_gpuedge(tmp_path: Path) -> None:
     shutil.copy(CONSUMER, tmp_path)  # away from the project's own settings
     installed = Path(gpuedge.__file__).parents[1]

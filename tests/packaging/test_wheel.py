@@ -14,6 +14,7 @@ from email import message_from_bytes
 from importlib.metadata import distribution
 from pathlib import Path
 
+import daily
 import install_table
 import pytest
 from packaging.requirements import Requirement
@@ -209,6 +210,7 @@ def test_package_without_extras_is_small(dist: Path) -> None:
     assert everything == set().union(*(required(requirements(dist), e) for e in extras))
 
 
+@daily.mark(daily.turn(2) == 1)
 def test_arrays_need_no_extra(bare: Path, tmp_path: Path) -> None:
     model = ROOT / "examples" / "models" / "digits.onnx"
     cache = tmp_path / "cache"
@@ -218,6 +220,7 @@ def test_arrays_need_no_extra(bare: Path, tmp_path: Path) -> None:
     assert "model" not in right and not [d for d in right if d.startswith("wgpu")]
 
 
+@daily.mark(daily.turn(2) == 0)
 def test_commands_name_the_extra_that_they_need(bare: Path, tmp_path: Path) -> None:
     def refused(*words: str) -> tuple[str, str]:
         done = subprocess.run(

@@ -165,3 +165,34 @@ def test_what_decides_a_place_is_no_epilogue() -> None:
     want = feeds["x"].cumsum(0)
     want[[3, 0]] = 7
     np.testing.assert_array_equal(got, want)
+
+
+def test_tensors_that_are_read_in_two_layouts_are_bound_in_one_where_they_are_many() -> None:
+    """Eight operands: indices are read in C order, values as the convolution has them."""
+    b, dice = GraphBuilder(opset=19), np.random.default_rng(6)
+    kinds = {
+        "x": TensorType("float32", (30, 3, 7)), "c": TensorType("bool", (30, 39, 7)),
+        "g": TensorType("float32", (1, 1, 7)), "i": TensorType("int64", (39, 6, 30)),
+    }  # fmt: skip
+    for name, kind in kinds.items():
+        b.input(name, kind)
+    w, most, rest, new = (
+        dice.integers(-3, 4, shape).astype(np.float32)
+        for shape in ((39, 1, 1), (1, 39, 7), (1, 7), (39, 6, 30))
+    )
+    value = b.add("Conv", ["x", b.constant("w", w)], {"group": 3, "kernel_shape": [1]})
+    value = b.add("Where", ["c", value, b.constant("rest", rest)])
+    value = b.add("Min", [value, "g", b.constant("most", most)])
+    value = b.add("Transpose", [value], {"perm": [1, 2, 0]})
+    b.output(b.add("ScatterElements", [value, "i", b.constant("new", new)], {"axis": 1}))
+    feeds = {
+        "x": dice.integers(-3, 4, (30, 3, 7)).astype(np.float32),
+        "c": dice.integers(0, 2, (30, 39, 7)).astype(bool),
+        "g": dice.integers(-3, 4, (1, 1, 7)).astype(np.float32),
+        "i": np.argsort(dice.random((39, 7, 30)), axis=1)[:, :6],
+    }
+    (got,) = run_graph(b.build(), feeds, replace(VULKAN_MINIMUM, max_storage_buffers=8)).values()
+    x = feeds["x"][:, np.arange(39) // 13] * w[:, 0]
+    x = np.minimum(np.minimum(np.where(feeds["c"], x, rest), feeds["g"]), most).transpose(1, 2, 0)
+    np.put_along_axis(x, feeds["i"], new, 1)
+    np.testing.assert_array_equal(got, x)

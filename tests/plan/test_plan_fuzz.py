@@ -21,6 +21,8 @@ from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.plan.planner import plan, why_not
 
+pytestmark = daily.mark(daily.turn(2) == 0)
+
 DEVICES = {
     "minimum": VULKAN_MINIMUM,
     "wide": WIDE,

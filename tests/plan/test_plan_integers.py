@@ -39,7 +39,7 @@ ONE_PASS = {
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level not in ("wgpu", *RUNTIME)])
-@pytest.mark.parametrize("name", daily.some(CASES))
+@pytest.mark.parametrize("name", daily.some(CASES, 4))
 def test_levels_give_the_very_bits(name: str, level: str) -> None:
     case, seen = CASES[name](), Seen()
     (got,) = run_on(level, case.graph, case.inputs, seen).values()
@@ -58,11 +58,11 @@ def test_node_by_node_too(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [("wide product", "matmul_bytes"), ("byte product", "matmul_bytes"),
+    daily.some([("wide product", "matmul_bytes"), ("byte product", "matmul_bytes"),
      ("short product", "matmul_bytes"), ("product", "matmul_int_map"),
      ("byte convolution", "conv2d_bytes"), ("long byte convolution", "conv2d_bytes"),
      ("whole byte convolution", "conv2d_bytes"), ("unsigned weights", "conv2d_bytes"),
-     ("cancelling", "conv2d_int_map")],
+     ("cancelling", "conv2d_int_map")], 3),
 )  # fmt: skip
 def test_products_of_bytes_only_where_a_driver_says_that_they_are_fast(
     name: str, wanted: str
@@ -137,7 +137,7 @@ CAUGHT_BY = {
 }
 
 
-@pytest.mark.parametrize("name", daily.some(INTEGER_MUTANTS))
+@pytest.mark.parametrize("name", daily.some(INTEGER_MUTANTS, 4))
 def test_wrong_kernel_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = mutated(texts(), name)
     monkeypatch.setattr(planrun, "texts", lambda: wrong)

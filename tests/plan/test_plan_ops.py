@@ -93,7 +93,9 @@ def test_long_plans(name: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["vulkan", "shared memory", "rasteriser", "maps"])
-@pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d", "matmul", "gemm", "softmax"])
+@pytest.mark.parametrize(
+    "name", daily.some(["conv2d", "conv_transpose2d", "matmul", "gemm", "softmax"])
+)
 def test_split_sums(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # With a limit this low nearly every sum is split, epilogues and all.
     monkeypatch.setattr(conv, "MAX_TRIPS", 30)
@@ -137,7 +139,7 @@ def check_variant(variant: str, chosen: list[Case]) -> None:
         assert not seen_by(made).variants & set(case.rivals)
 
 
-@pytest.mark.parametrize("variant", sorted(FORCED))
+@pytest.mark.parametrize("variant", daily.some(sorted(FORCED)))
 def test_variants_compute(variant: str) -> None:
     chosen = sampled(variant)
     check_variant(variant, chosen[daily.turn(2) % len(chosen) :: 2])
@@ -202,7 +204,7 @@ def _caught_by(kernel: str) -> list[cases.Family]:
     return [cases.conv2d(whole=True)]
 
 
-@pytest.mark.parametrize("name", daily.some(MUTANTS))
+@pytest.mark.parametrize("name", daily.some(MUTANTS, 4))
 def test_wrong_kernel_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = mutated(texts(), name)
     monkeypatch.setattr(planrun, "texts", lambda: wrong)

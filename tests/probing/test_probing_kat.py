@@ -379,7 +379,7 @@ def variants(case: kat.KnownAnswer, caps: Caps) -> set[str]:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("name", daily.some(LEVELS))
+@pytest.mark.parametrize("name", daily.some(LEVELS, 4))
 @pytest.mark.parametrize("test", TESTS)
 def test_required_cases_are_right_and_notice_a_wrong_element(test: str, name: str) -> None:
     for case in kat.cases(LEVELS[name], test):

@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import daily
 import pytest
 
 pytestmark = [
@@ -146,7 +147,7 @@ stop.set(); thread.join()""",
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", daily.some(PLACES))
 def test_place(tmp_path: Path, place: str) -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{work(tmp_path)}\n{PLACES[place]}"
     python(tmp_path, "-c", code)

@@ -99,6 +99,7 @@ LIED = {
 }  # fmt: skip
 
 
+@daily.mark(daily.turn(2) == 0)
 def test_wrong_answers_condemn_an_executor(package: Path, tmp_path: Path) -> None:
     names = [f"lies_{lie}" for lie in (*LIED, "unstable")]
     rows = probed(package, tmp_path, *names)
@@ -113,6 +114,7 @@ CODES = {"load": "open-failed", "open": "open-failed", "supports": "compile-fail
 TOLD = {"load": "enumerate", "supports": "build", "compile": "build"}
 
 
+@daily.mark(daily.turn(2) == 1)
 def test_what_raises_is_broken_and_says_so(package: Path, tmp_path: Path) -> None:
     names = [f"raise_{step}" for step in executor_fakes.STEPS] + ["missing_load", "missing_run"]
     rows = probed(package, tmp_path, *names)
@@ -168,6 +170,7 @@ with gpuedge.open("right") as device:
     ]  # fmt: skip
 
 
+@daily.mark(daily.turn(2) == 1)
 def test_what_an_executor_refuses_runs_on_the_cpu(package: Path, tmp_path: Path) -> None:
     program = """
 mixed = model("Relu", "Sigmoid", "Neg")
@@ -185,6 +188,7 @@ except gpuedge.UnsupportedOpError as error:
     ]  # fmt: skip
 
 
+@daily.mark(daily.turn(2) == 0)
 def test_memory_of_an_executor_never_becomes_the_callers(package: Path, tmp_path: Path) -> None:
     program = """
 for name in ("kept", "owned"):
@@ -201,6 +205,7 @@ with gpuedge.Session(MODEL, device="later_writes") as session:
     ]  # fmt: skip
 
 
+@daily.mark(daily.turn(2) == 1)
 def test_isolation_is_refused(package: Path, tmp_path: Path) -> None:
     program = """
 try:
@@ -219,6 +224,7 @@ with gpuedge.config(backends=["right"], isolation="process"), gpuedge.Session(MO
     ]
 
 
+@daily.mark(daily.turn(2) == 0)
 def test_float16_arithmetic_is_refused(package: Path, tmp_path: Path) -> None:
     program = """
 try:
@@ -275,7 +281,7 @@ def test_request_that_an_executor_fails_is_answered_by_the_cpu(
     assert second.endswith("Error") or second == "no more"
 
 
-@pytest.mark.parametrize("lie", ["nan", "wrong"])
+@pytest.mark.parametrize("lie", daily.some(["nan", "wrong"]))
 def test_wrong_numbers_are_found_by_the_crosscheck(package: Path, tmp_path: Path, lie: str) -> None:
     program = f"""
 with gpuedge.Session(MODEL, device="later_lies_{lie}") as session:
@@ -285,6 +291,7 @@ with gpuedge.Session(MODEL, device="later_lies_{lie}") as session:
     assert done(package, program, tmp_path) == ["demoted 1 cpu"]
 
 
+@daily.mark(daily.turn(2) == 1)
 def test_hang_while_compiling_is_given_up(package: Path, tmp_path: Path) -> None:
     program = """
 import gpuedge.safety.watchdog as watchdog
@@ -297,6 +304,7 @@ os._exit(0)
     assert done(package, program, tmp_path) == ["device-hung"]
 
 
+@daily.mark(daily.turn(2) == 0)
 def test_crash_in_the_application_is_remembered(package: Path, tmp_path: Path) -> None:
     program = """
 with gpuedge.Session(MODEL, device="later_kill_run") as session:
@@ -354,6 +362,7 @@ print("executor_fakes" in sys.modules, {row.backend for row in gpuedge.probe().t
     assert done(package, program, tmp_path, VK_DRIVER_FILES="/nonexistent") == ["False set()"]
 
 
+@daily.mark(daily.turn(2) == 1)
 def test_what_is_about_kernels_says_that_there_are_none(package: Path, tmp_path: Path) -> None:
     program = """
 try:
@@ -368,7 +377,7 @@ with gpuedge.config(backends=["right"]):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("harm", ["raise", "hang"])
+@pytest.mark.parametrize("harm", daily.some(["raise", "hang"]))
 def test_executor_that_does_not_close_holds_up_nothing(
     package: Path, tmp_path: Path, harm: str
 ) -> None:
@@ -385,6 +394,7 @@ print(device.executor.released, device.executor.is_hung)
     assert second == f"True {harm == 'hang'}"
 
 
+@daily.mark(daily.turn(2) == 0)
 def test_policies_about_kernels_change_nothing(package: Path, tmp_path: Path) -> None:
     program = """
 for field in ({"tune": "fast"}, {"storage": "float16"}, {"storage": "fixed16"},

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
+import daily
 import numpy as np
 import pytest
 from faulty import GPU, TRACE, FaultyPool, Gate, X, answer, asking, row_of, session, until
@@ -27,7 +28,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.runtime import serving
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), daily.mark(daily.turn(2) == 0)]
 
 QUIET = gpuedge.Policy(crosscheck=0.0, watchdog_s=0.2)
 PATIENT = gpuedge.Policy(crosscheck=0.0, watchdog_s=60)
