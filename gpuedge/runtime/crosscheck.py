@@ -166,8 +166,8 @@ class CrossCheck:
         if all(np.isinf(bounds.values[n].e).all() for n in wanted) and bounds.is_lasting:
             self.is_off, self.note = True, bounds.unknown
         else:
-            why = f" ({bounds.unknown})" if bounds.unknown else ""
-            self.note = next((f"{d.left_out}{why}" for d in differences if d.left_out), "")
+            why = bounds.unknown or "rounding could change it by any amount"
+            self.note = next((f"{d.left_out} ({why})" for d in differences if d.left_out), "")
         return next((d.said for d in differences if d.said), None)
 
 

@@ -55,7 +55,7 @@ def network(rng: np.random.Generator) -> onnx.ModelProto:
 def test_it_passes_the_probe() -> None:
     (row,) = gpuedge.probe(backends=["openvino"], deadline_s=60).tried
     assert (row.device, row.status) == ("openvino:0", "ok"), row.reason
-    assert row.identity["driverName"] == "OpenVINO" and len(row.evidence["checks"]) == 9
+    assert row.identity["driverName"] == "OpenVINO" and len(row.evidence["checks"]) == 10
 
 
 def test_integers_are_onnx_runtimes_to_the_last_bit() -> None:

@@ -14,6 +14,8 @@ from gpuedge.graph.writer import to_bytes
 SETTINGS = {
     # By default recent processors compute in bfloat16, which no error bound of float32 allows.
     "INFERENCE_PRECISION_HINT": "f32",
+    # By default products by packed weights round what they multiply them with to 8 bits.
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
     "PERFORMANCE_HINT": "LATENCY",
 }
 
