@@ -92,6 +92,50 @@ def test_right_executors_are_usable_and_others_cost_their_own_row(
     assert "it runs no known answer: it has no Mul" in rows["refuses"][3]
 
 
+@daily.mark(daily.turn(2) == 0)
+def test_what_lists_nonsense_costs_its_own_row(package: Path, tmp_path: Path) -> None:
+    rows = probed(package, tmp_path, "lists_many", "lists_odd", "lists_mute", "leave_load", "right")
+    for name, text in {
+        "lists_many": "ValueError: it lists more than 256 drivers",
+        "lists_odd": "key: ",
+        "lists_mute": "SpeechlessError",
+        "leave_load": "SystemExit: no load today",
+    }.items():
+        assert rows[name][:2] == ["broken", "open-failed"] and text in rows[name][3], rows[name]
+    assert rows["right"][0] == "ok"
+
+
+BROKEN = {
+    "encoding": b"[gpuedge.executors]\nbad = x:Y\xff\n",
+    "line": b"[gpuedge.backends]\njustaword\n",
+    "value": b"[gpuedge.printers]\nbad = a b c:!!\n",
+}
+MACHINE = """
+from gpuedge.cli.main import main
+for verb in (["probe"], ["db", "why", "--device", "right:0"], ["doctor"]):
+    print("exit code", main(verb))
+try:
+    gpuedge.relu(x, device="absent")
+except gpuedge.UnknownDeviceError:
+    print("unknown")
+"""
+
+
+@daily.mark(daily.turn(2) == 1)
+def test_damaged_packages_cost_themselves_only(tmp_path: Path) -> None:
+    executor_fakes.install(tmp_path, "right")
+    for name, text in BROKEN.items():
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_bytes(text)
+    lines = done(tmp_path, MACHINE, tmp_path / "cache", VK_DRIVER_FILES="/nonexistent")
+    assert lines.count("exit code 0") == 3 and lines[-1] == "unknown", lines
+    assert any("fake right (right:0)" in line for line in lines)
+    told = "".join(line.split("│")[-2] if "│" in line else line for line in lines)
+    assert all(f"{name}-1.0.dist-info" in told for name in BROKEN), told
+
+
 LIED = {
     "shape": "not float32[2,7,97,3]", "dtype": "is float64[", "nan": "elementwise",
     "wrong": "elementwise", "nothing": "NoneType, no array", "none": "not NoneType",
@@ -264,7 +308,12 @@ FAULTS = {
     "lies_dtype": ("wrong-numbers", "the output 'y' is float64[2,3], not float32[2,3]"),
     "lies_nothing": ("wrong-numbers", "the output 'y' is NoneType, no array"),
     "lies_mapping": ("run-failed", "FakeError: no look-ups today"),
-    "lies_speechless": ("run-failed", "SpeechlessError:"),
+    "lies_speechless": ("run-failed", "SpeechlessError"),
+    "leave_run": ("run-failed", "SystemExit: no run today"),
+    "leave_supports": ("compile-failed", "SystemExit: no supports today"),
+    "leave_compile": ("compile-failed", "SystemExit: no compile today"),
+    "leave_open": ("open-failed", "SystemExit: no open today"),
+    "mute_open": ("open-failed", "SpeechlessError"),
     "hang_run": ("device-hung", "did not answer within"),
 }
 
