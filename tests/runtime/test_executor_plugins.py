@@ -312,8 +312,6 @@ FAULTS = {
     "leave_run": ("run-failed", "SystemExit: no run today"),
     "leave_supports": ("compile-failed", "SystemExit: no supports today"),
     "leave_compile": ("compile-failed", "SystemExit: no compile today"),
-    "leave_open": ("open-failed", "SystemExit: no open today"),
-    "mute_open": ("open-failed", "SpeechlessError"),
     "hang_run": ("device-hung", "did not answer within"),
 }
 
@@ -328,6 +326,22 @@ def test_request_that_an_executor_fails_is_answered_by_the_cpu(
     assert (on_device, on_cpu) == ("0", "1")
     assert code == FAULTS[fault][0] and FAULTS[fault][1] in detail, first
     assert second.endswith("Error") or second == "no more"
+
+
+@pytest.mark.parametrize("fault", daily.some(["leave", "mute"]))
+def test_device_that_does_not_open_is_an_error_of_ours(
+    package: Path, tmp_path: Path, fault: str
+) -> None:
+    program = f"""
+for fallback in ("cpu", "error"):
+    try:
+        gpuedge.Session(MODEL, device="later_{fault}_open", fallback=fallback)
+    except gpuedge.DriverError as error:
+        print(error.code, error.reason.code, error.known)
+print(gpuedge.relu(x, device="right").tolist() == np.maximum(x, 0).tolist())
+"""
+    said = {"leave": "SystemExit: no open today", "mute": "SpeechlessError"}[fault]
+    assert done(package, program, tmp_path) == [f"GE-405 open-failed {said}"] * 2 + ["True"]
 
 
 @pytest.mark.parametrize("lie", daily.some(["nan", "wrong"]))
