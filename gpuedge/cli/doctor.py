@@ -35,7 +35,7 @@ from gpuedge.probing import api, pins, show
 from gpuedge.probing.report import ProbeReport, ProbeRow, driver_name
 from gpuedge.runtime.strings import AUTO, CPU, find, parse
 from gpuedge.safety import paths
-from gpuedge.safety.packages import command
+from gpuedge.safety.packages import command, unread
 
 SCHEMA = "gpuedge.doctor/1"
 PASS, INFO, WARN, FAIL = "PASS", "INFO", "WARN", "FAIL"
@@ -186,6 +186,9 @@ def environment_checks(here: Machine) -> Iterator[Check]:
     with suppress(GpuEdgeError):  # of the setting or the database: told of above
         for name, hint in unknown_ids().items():
             yield Check("settings", WARN, f"GPUEDGE_IGNORE names {name!r}, which is no entry", hint)
+    for why in unread():
+        fix = "reinstall or remove that package; none of its plug-ins is found"
+        yield Check("plug-ins", WARN, f"entry points cannot be read: {why}", fix)
     yield from _folders(here)
     none = "none; only needed for kernels in GLSL"
     fix = "on Debian: apt-get install glslang-tools; or see docs/install.md for pyshaderc"

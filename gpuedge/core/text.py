@@ -96,11 +96,21 @@ def shown(name: str, most: int = MOST) -> str:
 
 def said(error: BaseException) -> str:
     """Return what an exception of foreign code says; its class, where it says nothing."""
+    return plain(_text_of(error) or type(error).__name__, MOST_SAID, lines=True)
+
+
+def named(error: BaseException) -> str:
+    """Return the class of an exception of foreign code, and what it says if it says anything."""
+    return plain(f"{type(error).__name__}: {_text_of(error)}".removesuffix(": "), MOST_SAID)
+
+
+def _text_of(error: BaseException) -> str:
     try:
-        text = str(error)
-    except Exception:  # of the exception itself
-        text = ""
-    return plain(text.strip() or type(error).__name__, MOST_SAID, lines=True)
+        return str(getattr(error, "what", None) or error).strip()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # of the exception itself
+        return ""
 
 
 def utc_now() -> str:

@@ -21,6 +21,7 @@ from gpuedge.core.errors import (
     InputError,
     ModelError,
     OutOfMemoryError,
+    PackError,
     ShapeError,
     UnsupportedOpError,
 )
@@ -30,7 +31,7 @@ from gpuedge.executors.blocks import LEAST, blocks_of
 from gpuedge.executors.products import moved, products
 from gpuedge.executors.resident import Residents
 from gpuedge.executors.timing import times_of
-from gpuedge.graph import schema
+from gpuedge.graph import container, schema
 from gpuedge.graph.expand import differs, expand, is_known, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.offenders import refusal
@@ -485,6 +486,16 @@ def _session(data: bytes, threads: int, profile: str = "") -> Any:
         ) from error
 
 
+def _check_names(session: Any, given: Serialised) -> None:
+    """Raise PackError (GE-502) where a packed model names other values than its original."""
+    sides = (session.get_inputs(), given.inputs), (session.get_outputs(), given.outputs)
+    if any({each.name for each in there} != {*names} for there, names in sides):
+        raise PackError(
+            "The packed model is damaged: its original has other inputs or outputs.",
+            hint=container.REMEDY,
+        )
+
+
 def _asked(data: bytes) -> Any:
     return _session(data, threads=1)
 
@@ -603,9 +614,13 @@ class CpuExecutor:
         """
         given = model.serialised
         if given is not None and self.engine == "onnxruntime":
+            session = None
             with suppress(ModelError):  # the graph says what is wrong, or does without that
+                session = self._shared(given)
+            if session is not None:
+                _check_names(session, given)
                 return _OrtExecutable(
-                    model, self.kernel, self._shared(given), given.inputs, given.outputs,
+                    model, self.kernel, session, given.inputs, given.outputs,
                     profiled=lambda profile: _session(given.read(), self.threads, profile),
                 )  # fmt: skip
         graph = model.graph

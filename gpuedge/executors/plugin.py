@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, TypeVar
 from weakref import ref
@@ -28,7 +27,7 @@ from gpuedge.core.errors import (
     OutOfMemoryError,
     UnsupportedOpError,
 )
-from gpuedge.core.text import MOST_SAID, duration, plain
+from gpuedge.core.text import MOST_SAID, duration, named, plain
 from gpuedge.core.times import CLOSE_FAILED_S
 from gpuedge.executors.base import PlacementRow, Progress, Runtime, RuntimeExecutable, StepTime
 from gpuedge.executors.driver_calls import cause_of
@@ -145,12 +144,9 @@ class PluginExecutor(OpenedDevice):
         except MemoryError as error:
             raise OutOfMemoryError(f"The device {self.device} has no memory left.") from error
         except BaseException as error:  # whatever its own thread ended with: none is a signal's
-            text = ""
-            with suppress(Exception):  # of a class of the plug-in's
-                text = error.what if isinstance(error, GpuEdgeError) else str(error)
             raise DriverError(
                 f"The device {self.device} raised an error.",
-                known=plain(f"{type(error).__name__}: {text}", MOST_SAID),
+                known=named(error),
                 reason=code,
             ) from error
 
@@ -175,7 +171,8 @@ class PluginExecutor(OpenedDevice):
 
     def _shut(self) -> None:
         try:
-            self.call("run-failed", self.runtime.close, _closing())
+            # the look-up may raise as well
+            self.call("run-failed", lambda: self.runtime.close(), _closing())  # noqa: PLW0108
         except GpuEdgeError as error:  # nobody can do anything about it
             self.is_hung = isinstance(error, DeviceTimeoutError)
             self._leave()
@@ -274,7 +271,7 @@ class PluginExecutable:
         with held, executor.lock:
             self._is_closed = True
             with executor.running:
-                executor.call("run-failed", self._made.close, _closing())
+                executor.call("run-failed", lambda: self._made.close(), _closing())  # noqa: PLW0108
 
 
 def _closing() -> Watchdog:

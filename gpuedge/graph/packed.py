@@ -54,6 +54,15 @@ Extent = Annotated[int, range(MAX_ELEMENTS + 1)]
 Extents = Annotated[tuple[Extent, ...], range(MAX_RANK + 1)]
 
 
+def _attributes(held: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes; ValueError where ONNX has none such: lists are of one kind."""
+    for value in held.values():
+        kinds = {type(each) for each in value} if isinstance(value, list) else {type(value)}
+        if len(kinds) > 1 or kinds == {list}:
+            raise ValueError("an attribute is no number, text, list or array")
+    return held
+
+
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
     """A `Node`. An array among the attributes is ``{"part": name}``."""
@@ -63,7 +72,7 @@ class NodeRecord:
     op: str
     inputs: Names
     outputs: Names
-    attrs: dict[str, Any]
+    attrs: Annotated[dict[str, Any], _attributes]
     name: str
     domain: str
     body: dict[str, Any] | None

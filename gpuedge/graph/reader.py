@@ -213,6 +213,11 @@ class Model(ABC):
     notes: tuple[str, ...] = ()
 
     @property
+    def shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
+        """The sets of shapes that it was packed for, by the names of the inputs."""
+        return ()
+
+    @property
     @abstractmethod
     def outputs(self) -> dict[str, Signature]:
         """Dtype name and shape of each output."""
@@ -260,7 +265,7 @@ class Model(ABC):
         symbols: dict[str, int] = {}
         owner: dict[str, str] = {}
         for name, (_, wanted) in self.inputs.items():
-            given = _given(name, wanted, shapes)
+            given = _given(name, wanted, shapes, self.shapes)
             if wanted is None:
                 continue
             if len(given) != len(wanted):
@@ -449,7 +454,7 @@ class OnnxModel(Model):
         shapes = shapes or {}
         symbols = self.bind(shapes)
         types = {
-            name: TensorType(dtype, _given(name, wanted, shapes))
+            name: TensorType(dtype, _given(name, wanted, shapes, self.shapes))
             for name, (dtype, wanted) in self.inputs.items()
         }
         self._are_known({name: types[name].shape for name in self.inputs})
@@ -569,8 +574,9 @@ def _live(nodes: tuple[Node, ...], outputs: tuple[str, ...]) -> tuple[Node, ...]
 
 
 def _given(
-    name: str, wanted: tuple[Dim, ...] | None, shapes: Mapping[str, Sequence[int]]
-) -> tuple[int, ...]:
+    name: str, wanted: tuple[Dim, ...] | None, shapes: Mapping[str, Sequence[int]],
+    packed: Sequence[Mapping[str, tuple[int, ...]]],
+) -> tuple[int, ...]:  # fmt: skip
     """Return the shape an input is to have."""
     if name in shapes:
         return tuple(int(d) for d in shapes[name])
@@ -578,10 +584,13 @@ def _given(
         dims = (None, 3, 224, 224) if wanted is None else wanted
         size = 224 if len(dims) == 4 else 1  # of images: 1 would be too small for most networks
         such = tuple(d if isinstance(d, int) else size if i else 1 for i, d in enumerate(dims))
+        known = f"its shape is {_shown(wanted)}, which does not say how large it is"
+        if packed:
+            known += f"; packed for {' and '.join(map(str, packed[:MOST_LISTED]))}"
         raise InputError(
             f"The input {shown(name)} is missing.",
-            known=f"its shape is {_shown(wanted)}, which does not say how large it is",
-            hint=f"shapes={ {name: such} }",
+            known=known,
+            hint=f"shapes={dict(packed[0]) if packed else {name: such}}",
         )
     return tuple(d for d in wanted if isinstance(d, int))
 

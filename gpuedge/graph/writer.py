@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuedge.core.errors import ModelError
+from gpuedge.core.text import shown
 from gpuedge.graph import division, schema
 from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.opset.call import node_label
 
 if TYPE_CHECKING:
     import onnx
@@ -139,7 +141,14 @@ def node_proto(node: Node, graph: Graph) -> onnx.NodeProto:
     )
     known = schema.find(node.op, node.domain, graph.opset)
     for name, value in node.attrs.items():
-        proto.attribute.append(_attribute(name, value, known))
+        try:
+            proto.attribute.append(_attribute(name, value, known))
+        except (TypeError, ValueError) as error:  # a packed model may hold anything
+            raise ModelError(
+                f"{node_label(node.op, node.name, node.outputs)} cannot have {shown(str(value))} "
+                f"as {shown(name)}.",
+                known=str(error),
+            ) from None
     return proto
 
 

@@ -8,6 +8,8 @@ from typing import Final
 
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob
+from gpuedge.core.text import named
+from gpuedge.safety.interrupts import is_of_handler
 from gpuedge.safety.packages import plugins
 
 _ESSL = "gpuedge.lang.essl"
@@ -56,10 +58,12 @@ def printer_of(dialect: str, kernel: str) -> Printer:
         )
     try:
         loaded: Printer = point.load()
-    except Exception as error:
+    except BaseException as error:
+        if is_of_handler(error):
+            raise
         raise KernelError(
             f"The plug-in that prints {dialect!r} cannot be imported.",
             asked_by=f"kernel {kernel}",
-            known=f"{point.value}: {type(error).__name__}: {error}",
+            known=f"{point.value}: {named(error)}",
         ) from error
     return loaded

@@ -10,7 +10,7 @@ from gpuedge.core import config
 from gpuedge.core.driver import Candidate
 from gpuedge.core.errors import BackendUnavailableError, ConfigError
 from gpuedge.core.reasons import Reason
-from gpuedge.core.text import plain
+from gpuedge.core.text import named, plain, said
 from gpuedge.core.times import LISTING_S
 from gpuedge.probing import pins
 from gpuedge.probing.report import (
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 NEWS = {"crashed", "timeout", "wrong"}
 """Statuses worth one WARNING line when they are found (not when they are read from the cache)."""
+
+MOST_LISTED = 256
+"""Drivers that a plug-in may list: each takes a process of its own, and no machine has so many."""
 
 _made: dict[tuple[str, ...], tuple[ProbeReport, Verdicts, Found, float]] = {}
 """The newest report of this process on each choice of backends, and what it was made of."""
@@ -389,40 +392,50 @@ def everything() -> tuple[str, ...]:
 
 def _listed(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate | ProbeRow]:
     """List the candidates of each backend; one without any has a row instead."""
-    listed: list[Candidate | ProbeRow] = []
-    for name in names:
-        status: ProbeStatus = "absent"
-        why = Reason("no-candidates")
-        candidates: Sequence[Candidate] = ()
-        try:
-            candidates = _candidates(name, environ)
-        except BackendUnavailableError as error:  # its package is missing: no driver is tried
-            why = error.reason or why
-        except TimeoutError as error:
-            status, why = "timeout", Reason("deadline", f"listing its drivers, {error}")
-        except (Exception, SystemExit) as error:  # a plug-in's
-            text = plain(f"{type(error).__name__}: {error}", 300)
-            status, why = "broken", Reason("open-failed", text)
-        listed += candidates or [ProbeRow(name, name, status, why.code, why.sentence, name)]
-    return listed
+    return [one for name in names for one in candidates(name, environ)]
+
+
+def candidates(name: str, environ: Mapping[str, str]) -> Sequence[Candidate] | Sequence[ProbeRow]:
+    """Return what a backend lists, or one row that says why that is nothing."""
+    status: ProbeStatus = "absent"
+    why = Reason("no-candidates")
+    try:
+        if found := _candidates(name, environ):
+            return found
+    except BackendUnavailableError as error:  # its package is missing: no driver is tried
+        why = error.reason or why
+    except TimeoutError as error:
+        status, why = "timeout", Reason("deadline", f"listing its drivers, {said(error)}")
+    except BaseException as error:  # a plug-in's
+        from gpuedge.safety.interrupts import is_of_handler
+
+        if is_of_handler(error):
+            raise
+        status, why = "broken", Reason("open-failed", named(error))
+    return [ProbeRow(name, name, status, why.code, why.sentence, name)]
 
 
 def _candidates(name: str, environ: Mapping[str, str]) -> list[Candidate]:
     """Return what a backend lists; a plug-in, which may hang, has `LISTING_S` for it."""
-
-    def listed() -> list[Candidate]:
-        return list(backends.load(name).candidates(environ))
-
     if name in backends.BUILTIN:
-        found = listed()
-    else:
-        from gpuedge.safety.deadline import call_within
+        return list(backends.load(name).candidates(environ))
+    from gpuedge.safety.deadline import call_within
 
-        found = call_within(LISTING_S, listed)
+    return call_within(LISTING_S, lambda: _candidates_of_plugin(name, environ))
+
+
+def _candidates_of_plugin(name: str, environ: Mapping[str, str]) -> list[Candidate]:
+    from itertools import islice
+
+    from gpuedge.core import record
+
+    found = list(islice(backends.load(name).candidates(environ), MOST_LISTED + 1))
+    if len(found) > MOST_LISTED:
+        raise ValueError(f"it lists more than {MOST_LISTED} drivers")
     for candidate in found:
         if not isinstance(candidate, Candidate) or candidate.backend != name:
             raise TypeError(f"it lists {candidate!r}, which is no candidate of {name!r}")
-    return found
+    return [record.read(Candidate, record.plain(candidate)) for candidate in found]
 
 
 def latest(environ: Mapping[str, str] | None = None) -> tuple[ProbeRow, ...]:
@@ -440,7 +453,7 @@ def latest(environ: Mapping[str, str] | None = None) -> tuple[ProbeRow, ...]:
     """
     environ = os.environ if environ is None else environ
     store = Store(paths.cache_folder())
-    listed = _listed(chosen(), environ)
+    listed = _listed(everything(), environ)
     return number(row for c in listed if isinstance(c, Candidate) for row in store.latest(c))
 
 

@@ -98,7 +98,7 @@ class LevelProbe:
             for info in devices:
                 if not isinstance(info, DeviceInfo):
                     raise TypeError(f"it lists {info!r}, which is no device")
-        except Exception as error:
+        except BaseException as error:
             reason = reason_of(error, "open-failed")
             absent = STATUS_OF.get(reason.code) == "absent"
             channel.send("failed", **verdict(reason), evidence={} if absent else trace(error))
@@ -216,7 +216,7 @@ class DeviceProbe:
             self._announce("open")
             device = self._opener(self._info.replace(disabled=disabled, limits=limits))
             reason = self._tested(device, start)
-        except Exception as error:
+        except BaseException as error:
             reason = reason_of(error, "open-failed" if self._step == "open" else "kernel-failed")
             self._evidence |= {"step": self._step, **trace(error)}
         if device is not None:
@@ -295,7 +295,7 @@ class DeviceProbe:
         try:
             device.close()
             _pass_the_linker()
-        except Exception as error:
+        except BaseException as error:
             if reason.code == "ok":
                 self._evidence |= {"step": "close", **trace(error)}
                 return reason_of(error, "device-lost")

@@ -19,8 +19,10 @@ from gpuedge.core.errors import (
 from gpuedge.core.identity import Identity
 from gpuedge.core.reasons import SENTENCES, STATUSES, Reason
 from gpuedge.core.record import Record
+from gpuedge.core.text import named
 from gpuedge.probing.report import ProbeRow, RestrictionFields
 from gpuedge.safety.channel import Told
+from gpuedge.safety.interrupts import is_of_handler
 
 STEPS: Final = {
     "start": "before the driver was loaded",
@@ -126,11 +128,14 @@ ROWS: Final[Mapping[str, type[Told]]] = {"begun": Told, "rows": RowsTold, "over"
 """The events of the launcher: a candidate is begun with, what came of it, and nothing follows."""
 
 
-def reason_of(error: Exception, fallback: str) -> Reason:
+def reason_of(error: BaseException, fallback: str) -> Reason:
     """Return the reason code of an exception, with what it says as the detail.
 
-    A backend's own errors may carry a `reason` that knows better than their class.
+    A backend's own errors may carry a `reason` that knows better than their class. What a handler
+    of a signal raised, such as Ctrl-C, is raised again.
     """
+    if is_of_handler(error):
+        raise error
     given = getattr(error, "reason", None)
     if isinstance(given, Reason):
         return given if given.detail else Reason(given.code, _words(error, is_brief=True))
@@ -145,16 +150,16 @@ def reason_of(error: Exception, fallback: str) -> Reason:
     return Reason(code, _words(error))
 
 
-def _words(error: Exception, *, is_brief: bool = False) -> str:
+def _words(error: BaseException, *, is_brief: bool = False) -> str:
     """Return what an error says; `is_brief` leaves out what its reason code says already."""
     known = getattr(error, "known", None)
-    what = getattr(error, "what", None) or f"{type(error).__name__}: {error}".removesuffix(": ")
+    what = getattr(error, "what", None) or named(error)
     parts = [known] if known and is_brief else [what, known]
     text = "; ".join(str(part).strip().rstrip(".") for part in parts if part)
     return text.replace("\n", " ")[:300]
 
 
-def trace(error: Exception) -> dict[str, Any]:
+def trace(error: BaseException) -> dict[str, Any]:
     """Return where an exception came from, as evidence."""
     return {"error": "".join(traceback.format_exception(error))[-2000:]}
 

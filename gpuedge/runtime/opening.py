@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gpuedge import backends
 from gpuedge.core import debug
 from gpuedge.core.errors import DeviceLostError, DriverError, GpuEdgeError, UsageError
+from gpuedge.core.text import named
 from gpuedge.executors.driver_calls import cause_of
 from gpuedge.safety import paths
 from gpuedge.safety.interrupts import held, is_of_handler
@@ -118,7 +119,7 @@ def _open_inline(row: ProbeRow, options: Mapping[str, Any]) -> GpuExecutor | Plu
             raise
         raise DriverError(  # a plug-in's
             f"The device '{row.device}' did not open.",
-            known=f"{type(error).__name__}: {error}",
+            known=named(error),
             hint="gpuedge probe --refresh tries its driver in a process of its own",
             reason="open-failed",
         ) from error
@@ -181,9 +182,11 @@ def close(executor: Executor) -> None:
 
 def is_stale(row: ProbeRow) -> bool:
     """Tell whether a driver's files have changed since the row was made, as far as can be told."""
-    try:
-        listed = backends.load(row.backend).candidates({**os.environ, **row.env})
-    except Exception:  # a backend that cannot list its drivers any more says nothing of this one
-        log.debug("%s: its drivers cannot be listed", row.backend, exc_info=True)
-        return False
+    from gpuedge.probing import api
+    from gpuedge.probing.report import ProbeRow
+
+    listed = api.candidates(row.backend, {**os.environ, **row.env})
+    if any(isinstance(c, ProbeRow) and c.code != "no-candidates" for c in listed):
+        log.debug("%s: its drivers cannot be listed: %s", row.backend, listed)
+        return False  # that says nothing of this one
     return not any(c.key == row.key and c.fingerprint == row.fingerprint for c in listed)

@@ -122,9 +122,9 @@ def is_of_handler(error: BaseException) -> bool:
     """Tell whether a handler of the application raised an exception, and not what was called.
 
     Such an exception is the application's: it is passed on as it is, and says nothing of what it
-    came out of.
+    came out of. KeyboardInterrupt always is: Python's own handler leaves no trace.
     """
-    if not isinstance(error, Exception):
+    if isinstance(error, KeyboardInterrupt):
         return True
     if threading.current_thread() is not threading.main_thread():
         return False

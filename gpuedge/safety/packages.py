@@ -9,10 +9,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuedge.core.errors import GpuEdgeError, MissingPackageError
+from gpuedge.core.text import named
 from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from importlib.metadata import EntryPoint
 
 EXTRAS: Final = {
@@ -95,14 +96,31 @@ def plugins(group: str) -> Mapping[str, EntryPoint]:
     Nothing is imported. It looks through all installed packages, which takes 15 ms, once for each
     `sys.path`.
     """
-    return _points(group, tuple(sys.path))
+    return _points(tuple(sys.path))[0].get(group, {})
+
+
+def unread() -> Sequence[str]:
+    """Return of which installed packages the entry points cannot be read, and why."""
+    return _points(tuple(sys.path))[1]
 
 
 @lru_cache
-def _points(group: str, _: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    from importlib.metadata import entry_points
+def _points(_: tuple[str, ...]) -> tuple[dict[str, dict[str, EntryPoint]], list[str]]:
+    """Return ours by group and name, the first of a name on the path, and what cannot be read."""
+    from importlib.metadata import distributions
 
-    return {point.name: point for point in entry_points(group=group)}
+    points: dict[str, dict[str, EntryPoint]] = {}
+    bad = []
+    for package in distributions():
+        try:
+            listed = [p for p in package.entry_points if p.group.startswith("gpuedge.")]
+            keys = [(p.group, p.name, p.module) for p in listed]  # raises where it names no module
+        except Exception as error:  # of any damage
+            bad.append(f"{getattr(package, '_path', package)}: {named(error)}")
+            continue
+        for point, (group, name, _module) in zip(listed, keys, strict=True):
+            points.setdefault(group, {}).setdefault(name, point)
+    return points, bad
 
 
 def is_interrupt(error: BaseException | None) -> bool:

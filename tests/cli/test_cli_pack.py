@@ -66,6 +66,17 @@ def test_other_verbs_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "golden values come out right on cpu" in capsys.readouterr().out
 
 
+def test_check_names_the_shapes_that_are_packed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = packed(tmp_path)
+    capsys.readouterr()
+    assert main(["check", str(path), "--device", "cpu"]) == 2
+    told = capsys.readouterr().err
+    assert "(1, 1, 8, 8)" in told and "(3, 1, 8, 8)" in told
+    assert "try:          --shape image=1x1x8x8" in told
+
+
 def test_golden_values_that_do_not_come_out_fail_the_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

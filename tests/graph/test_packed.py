@@ -31,9 +31,11 @@ from gpuedge.core.errors import (
 )
 from gpuedge.graph import packed
 from gpuedge.graph.container import About, opened, written
+from gpuedge.graph.ir import Graph, Node, TensorType
 from gpuedge.graph.packed import FORMAT, KERNELS, MODEL, PackedModel, read_model
 from gpuedge.graph.parse import load
 from gpuedge.graph.reader import Fixed, OnnxModel
+from gpuedge.graph.writer import to_bytes
 from gpuedge.lang.cache import LANGUAGE_VERSION
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "models" / "digits.onnx"
@@ -416,6 +418,12 @@ def lied(kind: str) -> Callable[[About, dict[str, Any]], None]:
             graph["constants"][next(iter(graph["constants"]))] = "/etc/passwd"
         elif kind == "attributes":
             nodes[0][3] = {"pads": [[1]]}
+        elif kind == "mixed":
+            nodes[0][3] = {"pads": [1, "x", 1, 1]}
+        elif kind == "renamed":
+            (old,), new = graph["outputs"], "renamed"
+            text = json.dumps(record).replace(f'"{old}"', f'"{new}"')
+            record = json.loads(text.replace(f'"golden/{new}"', f'"golden/{old}"'))
         elif kind == "cuts":
             record["original"]["cuts"] = [[1 << 40, "gpuedge/model"]]
         elif kind == "bomb":
@@ -442,6 +450,20 @@ def test_lies_with_right_hashes_are_refused(kind: str, digits: bytes) -> None:
         forged = PackedModel.load(rewritten(digits, lied(kind)))
         forged.specialise()
         forged.original()
+
+
+def test_attributes_and_names_with_right_hashes_are_refused(digits: bytes) -> None:
+    with pytest.raises(PackError, match="damaged"):
+        gpuedge.Session(rewritten(digits, lied("mixed")), device="cpu")
+    with pytest.raises(PackError, match="damaged"):
+        answer(rewritten(digits, lied("renamed")))
+
+
+def test_attributes_that_onnx_cannot_have_are_refused() -> None:
+    kind = TensorType("float32", (2, 3))
+    node = Node("Softmax", ("x",), ("y",), {"axis": "last"})
+    with pytest.raises(ModelError, match="cannot have 'last' as 'axis'"):
+        to_bytes(Graph((node,), ("x",), ("y",), {"x": kind, "y": kind}))
 
 
 @daily.mark(daily.turn(3) == 1)

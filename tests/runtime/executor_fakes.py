@@ -23,13 +23,14 @@ from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.writer import to_bytes
 
 STEPS = ("load", "open", "supports", "compile", "run", "close")
-HARMS = ("kill", "exit", "hang", "raise", "missing")
+HARMS = ("kill", "exit", "hang", "raise", "missing", "leave", "mute")
 LIES = (
     "shape", "dtype", "nan", "wrong", "unstable", "nothing", "none", "list", "mapping",
     "speechless",
 )  # fmt: skip
 NAMES = (
     "right", "quick", "slow", "part", "refuses", "kept", "owned", "writes",
+    "lists_many", "lists_odd", "lists_mute",
     *(f"{harm}_{step}" for harm in HARMS for step in STEPS), *(f"lies_{lie}" for lie in LIES),
 )  # fmt: skip
 
@@ -81,11 +82,21 @@ class Fake:
             time.sleep(600)
         elif harm == "raise":
             raise FakeError(f"no {step} today")
+        elif harm == "leave":
+            raise SystemExit(f"no {step} today")
+        elif harm == "mute":
+            raise SpeechlessError
         elif harm == "missing":
             __import__("a_package_that_is_not_there")
 
     def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
-        """List the one there is."""
+        """List the one there is, or what no plug-in should."""
+        if self.does == "lists_many":
+            return [Candidate(self.name, str(number), "1") for number in range(100_000)]
+        if self.does == "lists_odd":
+            return [Candidate(self.name, 5, None)]  # type: ignore[arg-type]
+        if self.does == "lists_mute":
+            raise SpeechlessError
         return [Candidate(self.name, self.name, "1")]
 
     def enumerate(self, candidate: Candidate) -> Sequence[DeviceInfo]:
@@ -197,12 +208,12 @@ def wrong(told: str, array: Array, runs: int) -> Array:
     return array + array.dtype.type(1)
 
 
-def install(folder: Path) -> None:
-    """Install all of them, as a package manager does: the names of their entry points."""
+def install(folder: Path, *only: str) -> None:
+    """Install them, all or some, as a package manager does: the names of their entry points."""
     info = folder / "executor_fakes-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: executor-fakes\nVersion: 1.0\n")
-    names = [*NAMES, *(f"later_{name}" for name in NAMES)]
+    names = only or [*NAMES, *(f"later_{name}" for name in NAMES)]
     lines = [f"{name} = executor_fakes:{name}" for name in names]
     lines += ["no_module = module_that_is_not_there:Plugin", "no_class = executor_fakes:Nothing"]
     (info / "entry_points.txt").write_text("\n".join(["[gpuedge.executors]", *lines, ""]))

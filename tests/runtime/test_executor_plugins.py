@@ -92,6 +92,50 @@ def test_right_executors_are_usable_and_others_cost_their_own_row(
     assert "it runs no known answer: it has no Mul" in rows["refuses"][3]
 
 
+@daily.mark(daily.turn(2) == 0)
+def test_what_lists_nonsense_costs_its_own_row(package: Path, tmp_path: Path) -> None:
+    rows = probed(package, tmp_path, "lists_many", "lists_odd", "lists_mute", "leave_load", "right")
+    for name, text in {
+        "lists_many": "ValueError: it lists more than 256 drivers",
+        "lists_odd": "key: ",
+        "lists_mute": "SpeechlessError",
+        "leave_load": "SystemExit: no load today",
+    }.items():
+        assert rows[name][:2] == ["broken", "open-failed"] and text in rows[name][3], rows[name]
+    assert rows["right"][0] == "ok"
+
+
+BROKEN = {
+    "encoding": b"[gpuedge.executors]\nbad = x:Y\xff\n",
+    "line": b"[gpuedge.backends]\njustaword\n",
+    "value": b"[gpuedge.printers]\nbad = a b c:!!\n",
+}
+MACHINE = """
+from gpuedge.cli.main import main
+for verb in (["probe"], ["db", "why", "--device", "right:0"], ["doctor"]):
+    print("exit code", main(verb))
+try:
+    gpuedge.relu(x, device="absent")
+except gpuedge.UnknownDeviceError:
+    print("unknown")
+"""
+
+
+@daily.mark(daily.turn(2) == 1)
+def test_damaged_packages_cost_themselves_only(tmp_path: Path) -> None:
+    executor_fakes.install(tmp_path, "right")
+    for name, text in BROKEN.items():
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_bytes(text)
+    lines = done(tmp_path, MACHINE, tmp_path / "cache", VK_DRIVER_FILES="/nonexistent")
+    assert lines.count("exit code 0") == 3 and lines[-1] == "unknown", lines
+    assert any("fake right (right:0)" in line for line in lines)
+    told = "".join(line.split("│")[-2] if "│" in line else line for line in lines)
+    assert all(f"{name}-1.0.dist-info" in told for name in BROKEN), told
+
+
 LIED = {
     "shape": "not float32[2,7,97,3]", "dtype": "is float64[", "nan": "elementwise",
     "wrong": "elementwise", "nothing": "NoneType, no array", "none": "not NoneType",
@@ -264,7 +308,10 @@ FAULTS = {
     "lies_dtype": ("wrong-numbers", "the output 'y' is float64[2,3], not float32[2,3]"),
     "lies_nothing": ("wrong-numbers", "the output 'y' is NoneType, no array"),
     "lies_mapping": ("run-failed", "FakeError: no look-ups today"),
-    "lies_speechless": ("run-failed", "SpeechlessError:"),
+    "lies_speechless": ("run-failed", "SpeechlessError"),
+    "leave_run": ("run-failed", "SystemExit: no run today"),
+    "leave_supports": ("compile-failed", "SystemExit: no supports today"),
+    "leave_compile": ("compile-failed", "SystemExit: no compile today"),
     "hang_run": ("device-hung", "did not answer within"),
 }
 
@@ -279,6 +326,22 @@ def test_request_that_an_executor_fails_is_answered_by_the_cpu(
     assert (on_device, on_cpu) == ("0", "1")
     assert code == FAULTS[fault][0] and FAULTS[fault][1] in detail, first
     assert second.endswith("Error") or second == "no more"
+
+
+@pytest.mark.parametrize("fault", daily.some(["leave", "mute"]))
+def test_device_that_does_not_open_is_an_error_of_ours(
+    package: Path, tmp_path: Path, fault: str
+) -> None:
+    program = f"""
+for fallback in ("cpu", "error"):
+    try:
+        gpuedge.Session(MODEL, device="later_{fault}_open", fallback=fallback)
+    except gpuedge.DriverError as error:
+        print(error.code, error.reason.code, error.known)
+print(gpuedge.relu(x, device="right").tolist() == np.maximum(x, 0).tolist())
+"""
+    said = {"leave": "SystemExit: no open today", "mute": "SpeechlessError"}[fault]
+    assert done(package, program, tmp_path) == [f"GE-405 open-failed {said}"] * 2 + ["True"]
 
 
 @pytest.mark.parametrize("lie", daily.some(["nan", "wrong"]))
