@@ -101,7 +101,9 @@ def table(
     title: str, results: list[Result], measure: str, scores: list[str], names: dict[str, str]
 ) -> Table:
     """Lay results out; the first one is the CPU's, which the others are compared with."""
-    out = Table(title=title, title_justify="left")
+    once = any(result.warm_s is None for result in results)
+    note = f"then: the median of more runs; -: none, as the first took over {SLOW_S:.0f} s"
+    out = Table(title=title, title_justify="left", caption=note if once else None)
     for column in ("asked for", "ran on", "difference to cpu", measure):
         out.add_column(column)
     for column in ("first", "then"):

@@ -18,6 +18,8 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
+import onnx.defs
+
 import gpuedge
 from gpuedge import ops
 from gpuedge.core.dtypes import INTEGERS
@@ -62,7 +64,7 @@ ONNX = """
 ## ONNX operators
 
 Of the default domain `ai.onnx`. On the CPU, ONNX Runtime runs these and all others it knows. On a
-GPU an operator needs float32 or float16 values, where marked also others, and shapes that are known
+GPU an operator takes float32 and float16, where marked also others or these only, and shapes known
 when those of the inputs are. Integers are computed in float32: 8 and 16 bits as ONNX has it, larger
 ones as far as 2^24, beyond which they are refused ([devices](../devices.md#numbers)). With
 `fallback="error"`, small inputs that only parametrise nodes (a shape, axes) may be inputs of the
@@ -136,11 +138,22 @@ def remark(one: Operator) -> str:
     found = []
     if taken.issuperset(INTEGERS):
         found, taken = ["integers"], taken - {*INTEGERS}
-    listed = " and ".join([*found, *sorted(taken)])
+    *most, last = [*found, *sorted(taken)] or [""]
+    listed = f"{', '.join(most)} and {last}" if most else last
     if listed:
-        listed = f"also {listed}"
+        listed = f"also {listed}" if takes_floats(one) else f"{listed} only"
     where = f"of `{one.domain}`" if one.domain else ""
     return "; ".join(filter(None, (where, listed, one.remark))) or "-"
+
+
+def takes_floats(one: Operator) -> bool:
+    """Return whether the first input, unless it parametrises the node or selects, may be floats."""
+    if 0 in one.parameters or 0 in one.others or not onnx.defs.has(one.name, one.domain):
+        return True
+    schema = onnx.defs.get_schema(one.name, domain=one.domain)
+    kinds = {each.type_param_str: each.allowed_type_strs for each in schema.type_constraints}
+    first = next((each.type_str for each in schema.inputs), "")
+    return "tensor(float)" in kinds.get(first, ["tensor(float)"])
 
 
 def page() -> str:
@@ -149,7 +162,8 @@ def page() -> str:
     for name, module in sorted(operations().items()):
         groups.setdefault(module, []).append(f"`{name}`")
     functions = [f"* {module}: {', '.join(names)}\n" for module, names in sorted(groups.items())]
-    rows = [f"| `{name}` | {remark(OPERATORS[name])} |\n" for name in sorted(OPERATORS)]
+    known = sorted(OPERATORS.values(), key=lambda one: (one.name, one.domain))
+    rows = [f"| `{one.name}` | {remark(one)} |\n" for one in known]
     return "".join([INTRODUCTION, "\n", *functions, ONNX, *rows])
 
 

@@ -21,11 +21,13 @@ import fnmatch
 import json
 import re
 import sys
+import textwrap
 import time
 import unittest
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,7 +54,7 @@ PROBE_S = 60.0
 PATIENCE_S = 900.0
 """Longest case, vgg19 on OpenGL ES 2.0; ten times as long while its process computes."""
 LISTED = 60
-"""Reasons that the page lists, most cases first."""
+"""Reasons that a table lists for a configuration, most cases first."""
 
 INTRODUCTION = """\
 # ONNX's own cases
@@ -62,7 +64,7 @@ Made by `make onnx-cases` (tools/onnx_cases.py); do not edit. All {count} cases 
 counts as unsupported. Configurations are those of `tests/drivers/farm.py`. A case is *ordinary* if
 everything that enters and leaves it is a tensor of {types},
 its operators are of ONNX's default domain and no training, and its result is arithmetic that
-can be compared: {ordinary} cases.
+can be compared: {ordinary} cases. {run}
 """
 
 
@@ -178,11 +180,12 @@ def results(configuration: str, names: Iterable[str]) -> Iterator[dict[str, Any]
 
 
 def read(file: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows of a file by case."""
+    """Return the rows of a file by case; those that do not tell their day are of the file's."""
     if not file.exists():
         return {}
     rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
-    return {row["case"]: row for row in rows}
+    written = datetime.fromtimestamp(file.stat().st_mtime, UTC).date().isoformat()
+    return {row["case"]: {"day": written} | row for row in rows}
 
 
 # --- the page ------------------------------------------------------------------------------------
@@ -194,20 +197,38 @@ def page(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     ordinary = {name for name, kind in kinds.items() if not kind}
     lines = [INTRODUCTION.format(
         count=len(kinds), version=onnx.__version__, ordinary=len(ordinary),
-        types=", ".join(KERNEL_TYPES).lower(),
+        types=", ".join(KERNEL_TYPES).lower(), run=_days(found.values()),
     )]  # fmt: skip
     lines += _counts("Ordinary cases", found, ordinary)
     lines += _counts("All cases", found, set(kinds))
     rows = list(Counter(kind for kind in kinds.values() if kind).items())
     lines += ["", "## What is not ordinary", "", "| what | cases |", "|---|---|"]
     lines += [f"| {kind} | {count} |" for kind, count in rows]
-    lines += ["", "## What does not pass", "", "| configuration | cases | reason | such as |",
-              "|---|---|---|---|"]  # fmt: skip
-    for name, results_by_case in found.items():
-        for (status, why), cases in list(reasons(results_by_case.values()).items())[:LISTED]:
-            text = f"{status}: {why}".replace("|", "\\|")
-            lines.append(f"| {name} | {len(cases)} | {text} | {', '.join(cases[:3])} |")
+    lines += _reasons("Ordinary cases that do not pass", found, ordinary)
+    lines += _reasons("Other cases that do not pass", found, kinds.keys() - ordinary)
     return "\n".join([*lines, ""])
+
+
+def _days(found: Iterable[Mapping[str, Mapping[str, Any]]]) -> str:
+    """Return a sentence of when rows were made."""
+    days = sorted({row["day"] for rows in found for row in rows.values()})
+    if not days:
+        return ""
+    return f"Run on {days[0]}." if len(days) == 1 else f"Run from {days[0]} to {days[-1]}."
+
+
+def _reasons(
+    title: str, found: Mapping[str, Mapping[str, Mapping[str, Any]]], names: Container[str]
+) -> list[str]:
+    """Return a table of why some cases did not pass, by configuration."""
+    lines = ["", f"## {title}", "", "| configuration | cases | reason | such as |",
+             "|---|---|---|---|"]  # fmt: skip
+    for configuration, rows in found.items():
+        failed = reasons(row for name, row in rows.items() if name in names)
+        for (status, why), cases in list(failed.items())[:LISTED]:
+            text = f"{status}: {why}".replace("|", "\\|")
+            lines.append(f"| {configuration} | {len(cases)} | {text} | {', '.join(cases[:3])} |")
+    return lines
 
 
 def _counts(
@@ -234,10 +255,11 @@ def reasons(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str
 
 
 def _brief(why: str) -> str:
-    """Return a reason without what differs from case to case."""
-    text = re.sub(r"'[^']*'", "'..'", why)
-    text = re.sub(r"\b\d[\d., ]*", "N ", text)
-    return text[:160].strip()
+    """Return a reason in one line, without what differs from case to case."""
+    text = "; ".join(line.strip() for line in why.splitlines() if line.strip())
+    text = re.sub(r"(?<!\w)'[^']*'", "'..'", text)  # the apostrophe in "model's" opens no name
+    text = re.sub(r"\b\d+(?:(?:[.,]|, )\d+)*", "N", text)
+    return textwrap.shorten(text, 160, placeholder=" ...")
 
 
 KERNEL_TYPES = ("FLOAT", "FLOAT16", "INT8", "UINT8", "INT32", "INT64", "BOOL")

@@ -87,4 +87,4 @@ def _parts(
         for name, one in report.outputs.items()
     ]
     title = f"Off from the floats, over {counted(report.samples, 'sample')}"
-    yield Table(title, ("output", "root mean square", "largest"), rows)
+    yield Table(title, ("output", "RMS, of the floats' RMS", "largest, of the largest float"), rows)

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuedge.core.errors import InputError, ModelError, UsageError
 from gpuedge.core.interchange import as_array
-from gpuedge.core.text import said, shown
+from gpuedge.core.text import counted, said, shown
 from gpuedge.executors.cpu import the_runtime
 from gpuedge.graph.batchnorm import fold
 from gpuedge.graph.gemm import split_gemm
@@ -152,18 +152,25 @@ def _by_weights(model: Model, calibration: Any, weights: str, block_size: int) -
         tools = import_module("onnxruntime.quantization.matmul_nbits_quantizer")
     proto = _floats(model)
     split_gemm(proto)
+    before = _packed(proto)
     with _quiet(), _refused((MemoryError,)):
         work = tools.MatMulNBitsQuantizer(
             proto, bits=BITS[weights], block_size=block_size, is_symmetric=True
         )
         work.process()
         made: onnx.ModelProto = work.model.model
-    if not any(node.op_type == "MatMulNBits" for node in made.graph.node):
+    if _packed(made) == before:
         raise ModelError(
             "The model has no weights to quantise.", asked_by="quantize",
-            known="MatMul and Gemm by a constant matrix are quantised",
+            known="MatMul and Gemm by a constant matrix are quantised"
+            + (f"; {counted(before, 'product')} of it are MatMulNBits already" if before else ""),
         )  # fmt: skip
     return made
+
+
+def _packed(proto: onnx.ModelProto) -> int:
+    """Return how many products of a model take weights of few bits."""
+    return sum(node.op_type == "MatMulNBits" for node in proto.graph.node)
 
 
 @contextmanager

@@ -76,6 +76,8 @@ LARGE = 1 << 16
 Dim = int | str | None
 """An extent: known, symbolic, or free."""
 
+ARTICLE = {"optional_type": "an", "opaque_type": "an"}
+
 Signature = tuple[str, tuple[Dim, ...] | None]
 """Dtype name and shape of a model's input or output; a shape of None has any rank."""
 
@@ -87,8 +89,8 @@ def _signature(value: onnx.ValueInfoProto) -> Signature:
         raise ModelError(f"The model does not say what type its {shown(value.name)} has.")
     if kind != "tensor_type":
         raise UnsupportedOpError(
-            f"The model's {shown(value.name)} is a {kind.removesuffix('_type')}; "
-            "inputs and outputs must be tensors."
+            f"The model's {shown(value.name)} is {ARTICLE.get(kind, 'a')} "
+            f"{kind.removesuffix('_type')}; inputs and outputs must be tensors."
         )
     if not tensor.HasField("shape"):
         return schema.dtype_name(tensor.elem_type), None

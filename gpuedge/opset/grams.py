@@ -82,6 +82,4 @@ def _tf_idf(call: OperatorCall) -> Tensor:
     return total if x.rank == 2 else reshape(total, (width,))
 
 
-OPERATORS: tuple[Operator, ...] = (
-    Operator("TfIdfVectorizer", _tf_idf, dtypes=INDICES, remark="of integers"),
-)
+OPERATORS: tuple[Operator, ...] = (Operator("TfIdfVectorizer", _tf_idf, dtypes=INDICES),)

@@ -51,6 +51,8 @@ def test_what_is_written_is_off_by_what_is_told(
     assert call(folder, *more, "--calibration", str(folder / "samples")) == 0
     said = capsys.readouterr().out
     assert "over 3 samples" in said
+    assert "RMS, of the floats' RMS" in said
+    assert "largest, of the largest float" in said
     assert f"{told['error']['outputs']['y']['rms']:.3%}" in said
 
 

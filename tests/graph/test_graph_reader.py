@@ -129,6 +129,9 @@ def test_sequences_are_refused_by_name() -> None:
     )
     with pytest.raises(UnsupportedOpError, match="'s' is a sequence"):
         OnnxModel.load(proto)
+    proto.graph.input[0].type.CopyFrom(helper.make_optional_type_proto(kind))
+    with pytest.raises(UnsupportedOpError, match="'s' is an optional;"):
+        OnnxModel.load(proto)
 
 
 def test_nan_in_weights() -> None:

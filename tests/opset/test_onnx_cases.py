@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import warnings
 from collections import Counter
@@ -28,6 +30,7 @@ from gpuedge.opset import OPERATORS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
+import onnx_cases
 from onnx_cases import CASES
 
 FAMILIES = 16
@@ -141,6 +144,41 @@ def test_an_output_that_nobody_asks_for_is_no_matter(most: int) -> None:
                 wrong[(name, *node.output)] = why
     assert wrong == {}
     assert len(tried) > 30
+
+
+def test_the_page_tells_reasons_in_one_line_apart_for_ordinary_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = every_case()
+    kinds = [("relu", cases["relu"].model), ("text", cases["string_split_basic"].model)]
+    kinds += [(name, cases["abs"].model) for name in ("passes", "wrong", "optional")]
+    whys = {
+        "relu": "Cast 'a' (opset 17, reads float16[3,4], int64[]): too few\n   Relu 'b' (opset 6)",
+        "text": "Relu 'it | and' " + "very " * 40,
+        "optional": "The model's 'x0' is an optional; its 'y' is none of 1, 2, 3.5.",
+        "wrong": "off by 2",
+    }
+    rows = [{"case": name, "status": "unsupported", "why": why} for name, why in whys.items()]
+    rows += [{"case": "passes", "status": "passed", "day": "2026-11-02"}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    os.utime(file, (1795651200, 1795651200))  # 2026-11-26
+    monkeypatch.setattr(onnx_cases, "every_case", lambda: iter(kinds))
+    page = onnx_cases.page({"cpu": onnx_cases.read(file)})
+    assert "Run from 2026-11-02 to 2026-11-26." in page
+    ordinary, others = page.split("do not pass\n")[1:]
+    assert (
+        "unsupported: Cast '..' (opset N, reads float16[N], int64[]): too few; Relu '..' (opset N)"
+        " | relu |"
+    ) in ordinary
+    assert "The model's '..' is an optional; its '..' is none of N. | optional |" in ordinary
+    assert "Relu '..' very" in others
+    assert "very ... | text |" in others
+    assert "relu" not in others
+    assert "text" not in ordinary
+    table = [line for line in page.splitlines() if line.startswith("| cpu |")]
+    assert len(table) == 2 + 4
+    assert all(line.endswith(" |") for line in table)
 
 
 @pytest.mark.parametrize("names", [["Y"], ["Y", "", "present_value"], ["Y", "present_key", ""]])

@@ -275,6 +275,12 @@ def test_weights_of_few_bits_are_refused_where_they_do_not_fit() -> None:
     with pytest.raises(ModelError, match="no weights to quantise"):
         gpuedge.quantize(model([helper.make_node("Relu", ["x"], ["y"])], [value("x", [3])],
                                [value("y", [3])]), weights="int4")  # fmt: skip
+    small = gpuedge.quantize(linear(), weights="int4")
+    for weights in ("int4", "int8"):
+        with pytest.raises(ModelError, match="no weights to quantise") as told:
+            gpuedge.quantize(small, weights=weights)
+        assert told.value.code == "GE-500"
+        assert "MatMulNBits already" in str(told.value.known)
 
 
 def test_the_quantiser_leaves_the_log_alone() -> None:
