@@ -61,16 +61,33 @@ def _attention(
     return run(q, k, v, mask, *rest, **attrs)
 
 
+def _layer(usual: Sequence[str], run: Run, *given: Any, **attrs: Any) -> Any:
+    """Refuse layers of which parts would be left out without a word."""
+    said = [name.lower() for name in attrs.get("activations") or ()]
+    has_others = any(name != usual[i % len(usual)] for i, name in enumerate(said))
+    has_lengths = any(lengths is not None for lengths in given[4:5])
+    if attrs.get("clip") or attrs.get("input_forget") or has_lengths or has_others:
+        raise UnsupportedOpError(
+            "ONNX's reference evaluator leaves out clips, lengths and activations of layers.",
+            known="it is asked for what ONNX Runtime lacks of layers of many steps",
+            hint="fewer steps are computed by gpuedge itself",
+        )
+    return run(*given, **attrs)
+
+
 CORRECTED: dict[str, Callable[..., Any]] = {
     "QuantizeLinear": _quantize, "Slice": _slice, "Attention": _attention,
+    "RNN": partial(_layer, ("tanh",)), "GRU": partial(_layer, ("sigmoid", "tanh")),
+    "LSTM": partial(_layer, ("sigmoid", "tanh", "tanh")),
 }  # fmt: skip
 
 
 def _corrected(graph: Graph) -> list[Any]:
     """Return operators of the evaluator that the functions above stand before."""
     ops, version = {n.op for n in graph.nodes if not n.domain}, graph.opset.get("", 0)
-    from onnx.defs import get_schema
-    from onnx.reference.ops import load_op
+    with needed("onnx", ", ".join(ops)):
+        from onnx.defs import get_schema
+        from onnx.reference.ops import load_op
 
     def made(op: str) -> Any:
         base = load_op("", op, version)

@@ -13,7 +13,9 @@ from operators import run_on
 from recurrent_reference import DEFAULTS, drawn, reference
 
 import gpuedge
+from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph.reader import OnnxModel
+from gpuedge.opset.recurrent import MOST_STEPS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,7 +25,10 @@ def model_of(
     held: tuple[str, ...] = (), **attrs: Any,
 ) -> Any:  # fmt: skip
     """Return a model of one node; what is held is constant."""
-    node = helper.make_node(op, list(given), list(outputs), **attrs)
+    names = list(given)
+    if "lens" in given:  # which comes after biases
+        names = ["X", "W", "R", "", "lens"]
+    node = helper.make_node(op, names, list(outputs), **attrs)
     kinds = {n: helper.np_dtype_to_tensor_dtype(a.dtype) for n, a in given.items()}
     ends = [helper.make_tensor_value_info(n, kinds[n], given[n].shape)
             for n in given if n not in held]  # fmt: skip
@@ -68,6 +73,22 @@ def test_given_numbers_go_to_the_first_activations_that_have_one() -> None:
     model = model_of("LSTM", given, {"Y": TensorProto.FLOAT}, 14, hidden_size=6, **attrs)
     np.testing.assert_allclose(on_cpu(model, given)[0], reference("LSTM", attrs, given)[0],
                                rtol=1e-4, atol=1e-4)  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "attrs", "has"), [
+    ("LSTM", {"clip": 0.3}, ""), ("LSTM", {"layout": 1, "input_forget": 1}, ""),
+    ("GRU", {"layout": 1}, "lens"), ("GRU", {"layout": 1, "activations": ["Sigmoid", "Relu"]}, ""),
+    ("RNN", {"layout": 1, "clip": 0.1}, ""), ("LSTM", {"layout": 1}, ""),
+])  # fmt: skip
+def test_long_layers_are_right_or_refused(op: str, attrs: dict[str, Any], has: str) -> None:
+    given = drawn(op, 3, attrs=attrs, has=has, steps=MOST_STEPS + 1)
+    model = model_of(op, given, {"Y": TensorProto.FLOAT}, 14, hidden_size=6, **attrs)
+    if op == "LSTM" and attrs == {"layout": 1}:
+        (got,) = on_cpu(model, given)
+        np.testing.assert_allclose(got, reference(op, attrs, given)[0], rtol=1e-4, atol=1e-4)
+    else:
+        with pytest.raises(UnsupportedOpError, match="leaves out"):
+            on_cpu(model, given)
 
 
 # --- quantised -----------------------------------------------------------------------------------
