@@ -540,7 +540,73 @@ FAR_OUTSIDE = [
 ]  # fmt: skip
 """Far outside of an image there is its border."""
 
+
+def _trimmed(mode: str) -> list[Row]:
+    """Return pads of which some cut off: what is left is what is padded with."""
+    rows = []
+    for before, after in ((-2, 3), (3, -2), (-1, 9), (9, -4), (-1, -3)):
+        cut = slice(max(-before, 0), 5 - max(-after, 0))
+        widths = (0, 0), (max(before, 0), max(after, 0))
+        pad: Any = partial(np.pad, pad_width=widths, mode=mode)
+        # ONNX Runtime refuses to reflect more than there is
+        lacking = RUNTIME if mode == "reflect" and max(before, after) > 0 else ()
+        rows.append(row("Pad", whole(2, 5), ints(0, before, 0, after), constant=(1,), mode=mode,
+                        wanted=lambda x, _, cut=cut, pad=pad: pad(x[:, cut]), lacking=lacking)
+                    )  # fmt: skip
+    return rows
+
+
+def _backwards() -> list[Row]:
+    """Return slices that begin before the first element: ONNX has them begin with it."""
+    return [
+        row("Slice", whole(5, 3), ints(begin), ints(end), ints(0), ints(step),
+            constant=(1, 2, 3, 4), wanted=lambda x, *_, count=count: x[:count])
+        for begin, end, step, count in (
+            (-9, -100, -1, 1), (-6, -(2**63), -2, 1), (-(2**63), -7, -3, 1), (-9, 0, -1, 0),
+            (-9, 4, 1, 4),
+        )
+    ]  # fmt: skip
+
+
+def _steep() -> list[Row]:
+    """Return what is finite where exp(x) is not."""
+    x = floats(-89.4, -88.8, -88.01, -88, 0, 1e-30, 87, 88.5, 88.73, 89.2, 89.41)
+    return [
+        row(op, x, within=np.abs(exact(x.astype(np.float64))) * (8 + 2 * np.abs(x)) * 2.0**-23,
+            wanted=lambda x, exact=exact: exact(x.astype(np.float64)))
+        for op, exact in (("Sinh", np.sinh), ("Cosh", np.cosh))
+    ]  # fmt: skip
+
+
+def _attended(q: Array, k: Array, v: Array, mask: Array, *, causal: bool) -> Array:
+    """Return an attention of one mask for all queries."""
+    scores = q.astype(np.float64) @ k.swapaxes(-1, -2) / 2
+    scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    result: Array = weights / weights.sum(-1, keepdims=True) @ v
+    return result
+
+
+ROW = floats(0, -1, 0.5, 2)
+MASKS = ROW, ROW[None], np.array([[[True, False, True, True]]])
+
+SHARED: tuple[Row, ...] = tuple(
+    row("Attention", normal(1, 2, 3, 4), normal(1, 2, 4, 4), normal(1, 2, 4, 2), mask, opset=opset,
+        within=1e-5, wanted=partial(_attended, causal=bool(causal)), lacking=RUNTIME,
+        is_causal=causal)
+    for mask in MASKS for causal in (0, 1) for opset in (23, 24)
+)  # fmt: skip
+"""Masks that all queries share, which ONNX Runtime refuses."""
+
 TABLE = (
+    *_trimmed("wrap"),
+    *_trimmed("reflect"),
+    *_trimmed("edge"),
+    *_backwards(),
+    *_steep(),
+    *SHARED,
     *_sampled(),
     *FAR_OUTSIDE,
     *COMBINED,

@@ -40,6 +40,7 @@ from gpuedge.graph.reader import is_keeping
 from gpuedge.graph.reference import Reference
 from gpuedge.graph.shaped import Serialised, ShapedModel
 from gpuedge.graph.writer import reads
+from gpuedge.opset import recurrent
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.tensor import Convolution, Pooling, Tensor
 from gpuedge.safety.deadline import keep
@@ -181,6 +182,8 @@ def _settled(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
         return _with_names(node, 3)
     if "" in node.outputs:
         node = _with_named_outputs(node, graph)
+    if node.op in recurrent.LAYERS and not node.domain:
+        node = replace(node, attrs=recurrent.with_defaults(node.attrs))
     is_same = str(node.attrs.get("auto_pad", "")).startswith("SAME")
     left = graph.types.get(node.inputs[0]) if node.op == "Gemm" else None
     is_empty = left is not None and not left.size  # unknown after an operator of ONNX Runtime's own

@@ -123,12 +123,24 @@ def slice(
     """
     begin, end = integers("start", start), integers("stop", stop)
     by = (1,) * len(begin) if step is None else integers("step", step)
-    if not len(begin) == len(end) == len(by) <= len(shape_of("slice", x, BYTES)) or 0 in by:
+    shape = shape_of("slice", x, BYTES)
+    if not len(begin) == len(end) == len(by) <= len(shape) or 0 in by:
         raise ShapeError(
             f"slice has start={brief(begin)}, stop={brief(end)} and step={brief(by)}.",
             known="as many of each as axes, or fewer; no step is 0",
         )
-    return _sliced("slice", x, [begin, end, range(len(begin)), by], device)
+    picked = [range(n)[b:e:s] for n, b, e, s in zip(shape, begin, end, by, strict=False)]
+    bounds = zip(*map(_bounds, picked, shape), strict=True) if picked else [()] * 3
+    first, last, steps = bounds
+    return _sliced("slice", x, [first, last, range(len(begin)), steps], device)
+
+
+def _bounds(picked: range, extent: int) -> tuple[int, int, int]:
+    """Return start, end and step with which ONNX picks what Python picks of an axis."""
+    if not picked:
+        return 0, 0, 1
+    stop = picked.stop if picked.stop >= 0 else -extent - 1
+    return picked.start, stop, picked.step
 
 
 def _sliced(op: str, x: Any, bounds: Sequence[Sequence[int]], device: str | Device | None) -> Array:

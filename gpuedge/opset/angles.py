@@ -12,7 +12,7 @@ from math import log as exact_log
 from math import pi
 
 from gpuedge.opset.call import OperatorCall
-from gpuedge.opset.elementwise import above, exp, keep_nan, log, magnitude, pick
+from gpuedge.opset.elementwise import above, half_exp, keep_nan, log, magnitude, pick
 from gpuedge.opset.expr import Expr, apply, lift
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Tensor, mapped
@@ -71,7 +71,7 @@ def _acos(x: Expr) -> Expr:
 
 
 def _cosh(x: Expr) -> Expr:
-    half = 0.5 * exp(magnitude(x))
+    half = half_exp(magnitude(x))
     return half + 0.25 / half
 
 

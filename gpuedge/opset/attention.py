@@ -76,6 +76,8 @@ class Masks:
         Keys before that of the first query, where `lengths` does not tell.
     left, right : int
         How far from its own place a query looks; without an end where negative.
+    is_last_free : bool
+        Whether the last query looks at all keys, whatever `right` says.
     """
 
     shape: tuple[int, ...]
@@ -84,6 +86,7 @@ class Masks:
     past: int = 0
     left: int = -1
     right: int = -1
+    is_last_free: bool = False
 
     def tests(self, position: Position) -> list[Index]:
         """Return what is negative where a key is left out because of its place."""
@@ -97,6 +100,8 @@ class Masks:
         if self.left >= 0:
             tests.append(key - here + self.left)
         if self.right >= 0:
+            if self.is_last_free:
+                here = here + (query + 1) // self.shape[2] * self.shape[3]
             tests.append(here - key + self.right)
         return tests
 
@@ -233,8 +238,9 @@ def _lengths(call: OperatorCall) -> tuple[Limit, ...]:
 def _is_otherwise(call: OperatorCall) -> bool:
     """Tell whether ONNX Runtime rounds every step to float16, or has these masks otherwise.
 
-    It refuses a mask of fewer keys than there are, and shows scores without their mask. After a
-    past, one query reads keys after its own too, in spite of `is_causal`.
+    It refuses masks of fewer keys than there are, of one row for all queries, and of one axis, and
+    shows scores without their mask. After a past, one query reads keys after its own too, in spite
+    of `is_causal`.
     """
     mask, is_shown = call.optional(3), len(call.outputs) > 3 and bool(call.outputs[3])
     is_one = call.shape(0)[-2] == 1 and call.shape(1)[-2] > 1 and call.has(4)
@@ -243,7 +249,9 @@ def _is_otherwise(call: OperatorCall) -> bool:
     if mask is None:
         return False
     is_short = mask.shape[-1] < call.shape(1)[-2] and not call.has(4)
-    return is_short or (is_shown and call.integer("qk_matmul_output_mode", 0) == 2)
+    is_of_rows = mask.rank > 1 and mask.shape[-2] == call.shape(0)[-2]
+    is_masked = is_shown and call.integer("qk_matmul_output_mode", 0) == 2
+    return is_short or not is_of_rows or is_masked
 
 
 # --- linear attention ----------------------------------------------------------------------------

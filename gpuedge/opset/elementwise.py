@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import exp as e_to
 from math import inf, pi, sqrt
 
 import numpy as np
@@ -146,11 +147,17 @@ def _mish(x: Expr) -> Expr:
     return x * (1.0 / (1.0 + 2.0 / (e * (e + 2.0))))
 
 
+def half_exp(x: Expr) -> Expr:
+    """Return half of exp(x): above 88, where that overflows, a number times exp(x - 44)."""
+    far = above(x, EXP_LIMIT)
+    return pick(far, 0.5 * e_to(44), 0.5) * exp(pick(far, x - 44.0, x))
+
+
 def _sinh(x: Expr) -> Expr:
     """(e - 1/e) / 2; below 1, where that cancels, the Taylor series (next term 1/11! < 2^-25)."""
     s = x * x
     series = x + x * s * (1 / 6 + s * (1 / 120 + s * (1 / 5040 + s * (1 / 362880))))
-    half = 0.5 * exp(magnitude(x))
+    half = half_exp(magnitude(x))
     far = apply("sign", x) * (half - 0.25 / half)
     return pick(above(magnitude(x), 1.0), far, series)
 

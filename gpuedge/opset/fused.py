@@ -198,8 +198,10 @@ def _multi_head(call: OperatorCall) -> tuple[Tensor, ...]:
     if not is_fit or 0 in (*q.shape, *k.shape, *v.shape):
         raise call.bad_shape("has keys or values that do not fit its queries, or none")
     shape = (batch, count, length, k.shape[2])
+    # ONNX Runtime never hides keys from the last query, not even those after its own.
     masks = Masks(shape, _padding(call, shape), None, past,
-                  -1, 0 if call.integer("unidirectional", 0) else -1)  # fmt: skip
+                  right=0 if call.integer("unidirectional", 0) else -1,
+                  is_last_free=past + length < shape[3])  # fmt: skip
     scale = call.number("scale", 0.0) or 1 / sqrt(size)
     y, _ = attended(q, k, v, masks, scale=scale)
     return _merged(y), reshape(k, k.shape), reshape(v, v.shape)

@@ -86,6 +86,11 @@ def _non_zero(call: OperatorCall) -> Tensor:
     return result
 
 
+def _is_of_scalar(call: OperatorCall) -> bool:
+    """Tell of scalars, which have no axes: ONNX Runtime takes them for rows of one element."""
+    return not call.input(0).rank
+
+
 def _compress(call: OperatorCall) -> Tensor:
     """Keep positions along an axis, or of the flattened tensor, where a condition holds."""
     x, chosen = call.input(0), call.input(1)
@@ -375,7 +380,7 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("Unique", _unique, dtypes=ANY, facts=replace(PICKS, keeps=True),
              remark=f"read place by place only; up to {MOST_COMPARED} slices"),
     Operator("NonZero", _non_zero, dtypes=ANY, remark="read place by place only",
-             facts=PICKS),
+             differs=_is_of_scalar, facts=PICKS),
     Operator("NonMaxSuppression", _suppress, parameters=(2,),
              remark=f"read place by place only; up to {MOST_ROUNDS} boxes of a class"),
 )  # fmt: skip

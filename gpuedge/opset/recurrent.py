@@ -6,7 +6,7 @@ Both directions of a layer take their steps together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ _OWN: dict[str, tuple[Callable[..., Expr], dict[str, float]]] = {
     "affine": (lambda x, alpha, beta: x * alpha + beta, {"alpha": 1.0, "beta": 0.0}),
     "scaledtanh": (lambda x, alpha, beta: alpha * tanh(x * beta), {"alpha": 1.0, "beta": 1.0}),
 }
-"""Activations that are no operators of ONNX; their defaults are those of ONNX Runtime."""
+"""Activations that are no operators of ONNX now; by default they scale and add nothing."""
 
 _SHARED = ("Relu", "Tanh", "Sigmoid", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu",
            "Softsign", "Softplus")  # fmt: skip
@@ -68,24 +68,43 @@ class Activation:
 
 
 def _activations(call: OperatorCall, names: Sequence[str], count: int) -> list[list[Activation]]:
-    """Return the activations of each direction.
-
-    Alphas and betas are consumed in the order of the activations that have one.
-    """
+    """Return the activations of each direction."""
     said = _texts(call.attrs.get("activations", ())) or [*names] * count
     if len(said) != len(names) * count:
         raise call.unsupported(f"names {len(said)} activations instead of {len(names) * count}")
-    left = {kind: list(_floats(call, f"activation_{kind}")) for kind in ("alpha", "beta")}
+    unknown = [name for name in said if name.lower() not in ACTIVATIONS]
+    if unknown:
+        raise call.unsupported(f"has the activation {shown(unknown[0])}, which is not known")
+    all_of = _numbered(said, call.attrs)
+    return [all_of[i : i + len(names)] for i in range(0, len(all_of), len(names))]
+
+
+def _numbered(names: Sequence[str], attrs: Mapping[str, Any]) -> list[Activation]:
+    """Return known activations; alphas and betas go to those that have one, in their order."""
+    left = {kind: list(_floats(attrs, f"activation_{kind}")) for kind in ("alpha", "beta")}
 
     def made(name: str) -> Activation:
-        if name.lower() not in ACTIVATIONS:
-            raise call.unsupported(f"has the activation {shown(name)}, which is not known")
-        defaults = ACTIVATIONS[name.lower()][1]
+        defaults = ACTIVATIONS[name][1]
         numbers = ((n, left[n].pop(0) if left[n] else d) for n, d in defaults.items())
-        return Activation(name.lower(), tuple(numbers))
+        return Activation(name, tuple(numbers))
 
-    all_of = [made(name) for name in said]
-    return [all_of[i : i + len(names)] for i in range(0, len(all_of), len(names))]
+    return [made(name.lower()) for name in names]
+
+
+def with_defaults(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a layer with the alphas and betas that it leaves to ONNX.
+
+    ONNX Runtime (seen with 1.32.0) takes 0 for most of them.
+    """
+    names = _texts(attrs.get("activations", ()))
+    if any(name.lower() not in ACTIVATIONS for name in names):
+        return dict(attrs)
+    each = [dict(activation.numbers) for activation in _numbered(names, attrs)]
+    numbers = {
+        f"activation_{kind}": tuple(n[kind] for n in each if kind in n)
+        for kind in ("alpha", "beta")
+    }
+    return {**attrs, **{name: given for name, given in numbers.items() if given}}
 
 
 def _texts(value: Any) -> list[str]:
@@ -94,8 +113,8 @@ def _texts(value: Any) -> list[str]:
     return [s.decode(errors="replace") if isinstance(s, bytes) else str(s) for s in each]
 
 
-def _floats(call: OperatorCall, name: str) -> tuple[float, ...]:
-    value = call.attrs.get(name, ())
+def _floats(attrs: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    value = attrs.get(name, ())
     return tuple(float(v) for v in value) if isinstance(value, (list, tuple)) else ()
 
 
@@ -540,5 +559,7 @@ def _layer(name: str, build: Callable[[OperatorCall], Sequence[Tensor]]) -> Oper
         remark=f"up to {MOST_STEPS} steps",
     )  # fmt: skip
 
+
+LAYERS = ("RNN", "LSTM", "GRU")
 
 OPERATORS: tuple[Operator, ...] = (_layer("RNN", _rnn), _layer("LSTM", _lstm), _layer("GRU", _gru))

@@ -52,7 +52,8 @@ def _slice(call: OperatorCall) -> Tensor:
     starts, steps, shape = [0] * x.rank, [1] * x.rank, list(x.shape)
     for start, end, which, step in zip(*given, axes, by, strict=True):
         i = call.axis(which, x.rank)
-        picked = range(x.shape[i])[start:end:step]
+        # ONNX begins at the first element where Python, going back from before it, has none.
+        picked = range(x.shape[i])[max(start, -x.shape[i]) : end : step]
         starts[i], steps[i], shape[i] = picked.start if len(picked) else 0, picked.step, len(picked)
     return sliced(x, starts, steps, tuple(shape))
 
@@ -145,10 +146,14 @@ def _pad(call: OperatorCall) -> Tensor:
         return padded(x, before, tuple(shape), fill)
     if mode not in {"edge", "reflect", "wrap"}:
         raise call.unsupported(f"has mode={mode!r}, which does not exist")
-    if not x.size:
+    after = [m - n - b for n, m, b in zip(x.shape, shape, before, strict=True)]
+    cut, rest = ([max(-b, 0) for b in side] for side in (before, after))
+    left = tuple(n - b - e for n, b, e in zip(x.shape, cut, rest, strict=True))
+    if min(left, default=1) < 1:
         raise call.unsupported("pads nothing with its own elements")
-    return view(x, tuple(shape), lambda position: [
-        _source(mode, p - b, n) for p, b, n in zip(position, before, x.shape, strict=True)
+    inner = x if left == x.shape else sliced(x, cut, (1,) * x.rank, left)
+    return view(inner, tuple(shape), lambda position: [
+        _source(mode, p - max(b, 0), n) for p, b, n in zip(position, before, left, strict=True)
     ])  # fmt: skip
 
 

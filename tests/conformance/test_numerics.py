@@ -86,6 +86,16 @@ def test_docstring_states_what_the_derivation_gives(name: str) -> None:
     assert (bound >= claim(x.astype(np.float64), value) / 12).any()
 
 
+@pytest.mark.parametrize(("name", "more"), [("sinh", 8), ("cosh", 6)])
+def test_hyperbolic_functions_are_as_good_up_to_where_they_overflow(name: str, more: int) -> None:
+    x = np.concatenate(
+        [np.linspace(0, 89.41, 20_001), np.geomspace(1e-30, 1, 99)], dtype=np.float32
+    )
+    value, bound = elementwise(name, x)
+    assert value.max() > 3.3e38 and f"| `{name}`" in DOCS.read_text()
+    assert (bound <= (more + 2 * x.astype(np.float64)) * ULP * value + 1e-37).all()
+
+
 def test_every_inexact_function_is_claimed() -> None:
     x = np.float32([0.3, 1.7])
     inexact = {n for n in DOMAINS if elementwise(n, x).e.any()}

@@ -103,6 +103,13 @@ CASES = {
     "heads, causal": Fused("MultiHeadAttention", QKV, {"num_heads": 3, "unidirectional": 1}),
     "heads with a past": Fused("MultiHeadAttention", (*QKV, None, None, None, *CACHE),
                                {"num_heads": 3, "unidirectional": 1}, outputs=3),
+    **{f"heads, causal, {queries} of {keys}": Fused(
+        "MultiHeadAttention", ((2, queries, 12), *((2, keys, 12),) * 2),
+        {"num_heads": 3, "unidirectional": 1}) for queries, keys in ((1, 4), (2, 5), (5, 2))},
+    "heads, causal, with a short past": Fused(
+        "MultiHeadAttention", ((2, 2, 12), *((2, 4, 12),) * 2, None, None, None,
+                               *((2, 3, 3, 4),) * 2),
+        {"num_heads": 3, "unidirectional": 1}, outputs=3),
     "heads across": Fused("MultiHeadAttention", ((2, 5, 12), (2, 3, 7, 4), (2, 3, 7, 4)),
                           {"num_heads": 3}),
     "groups, first": Fused("GroupQueryAttention", (NOW, *LATER, None, None, whole(2, 2), TOTAL(3)),
