@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MESA = ("intel", "intel_hasvk", "lvp", "radeon")
 """Vulkan drivers that Debian's package mesa-vulkan-drivers installs on a PC."""
 
-MOST_PAGES, MOST_WORDS, MOST_IN_ALL = 25, 2_500, 36_200
+MOST_PAGES, MOST_WORDS, MOST_IN_ALL = 25, 2_500, 36_400
 """Of docs/, generated tables and decision records apart; in all with the README."""
 
 WIDTH = 100
