@@ -32,7 +32,9 @@ DAILY = (
 )  # fmt: skip
 """Every level, driver and way of keeping numbers."""
 
-TODAY = daily.of_each(DAILY, daily.level)
+TODAY = daily.of_each(DAILY, daily.level)[daily.turn(2) :: 2]
+"""One driver of every other level a day."""
+
 SHARES = 49
 """So many shares do the cases have: no multiple of the number of levels, or of drivers of a level,
 so that in time every driver runs every share."""

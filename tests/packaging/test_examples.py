@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import daily
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -154,8 +155,8 @@ def test_borders_are_not_framed() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["03_photo.py", "04_onnx.py", "06_policy.py", "09_segmentation.py", "10_style.py",
-     "11_signal.py", "12_image.py", "13_frames.py", "demo.py"],
+    daily.some(["03_photo.py", "04_onnx.py", "06_policy.py", "09_segmentation.py", "10_style.py",
+                "11_signal.py", "12_image.py", "13_frames.py", "demo.py"], 3),
 )  # fmt: skip
 def test_example_without_its_packages_says_what_to_install(name: str, tmp_path: Path) -> None:
     code = (

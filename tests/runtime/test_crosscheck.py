@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import daily
 import pytest
 from farm import FARM, environment_of, require
 
-pytestmark = [pytest.mark.driver, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(300), daily.mark(daily.turn(2) == 1)]
 
 CHILD = """
 import json, sys
