@@ -23,6 +23,7 @@ KNOWN = {
     "softplus": "its approximation errs more than the bound",
     "max_pool2d": "ceil_mode with dilations gives another shape than ONNX says",
     "onnx-bitshift": "bytes are shifted wrongly",
+    "onnx-dft": "transforms of whole numbers whose factors are whole are rounded",
 }
 """What OpenVINO 2026.4.1 gets wrong by the conformance profile smoke, by operator."""
 
