@@ -16,7 +16,7 @@ import daily
 import pytest
 from farm import FARM, environment_of, require
 
-pytestmark = [pytest.mark.driver, pytest.mark.timeout(900), daily.mark(daily.turn(2) == 0)]
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(900), daily.mark(daily.turn(4) == 2)]
 
 CYCLES = 1000
 CONTROL_CYCLES = 400

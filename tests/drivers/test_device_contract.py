@@ -113,7 +113,7 @@ CONFIGURATIONS = [*farm.FARM, *farm.CONTRACT]
 TODAY = daily.of_each([c for c in CONFIGURATIONS if c not in LONG], daily.level)[daily.turn(2) :: 2]
 """One driver of every other level a day."""
 
-OTHERS = [c for c in CONFIGURATIONS if c not in TODAY]
+OTHERS = [c for c in CONFIGURATIONS if c not in TODAY and c != "null"]
 
 
 def held(configuration: str, checks: list[str]) -> None:

@@ -13,7 +13,7 @@ import essl_corpus
 import pytest
 from gles_child import run
 
-pytestmark = [pytest.mark.driver, daily.mark(daily.turn(2) == 0)]
+pytestmark = [pytest.mark.driver, daily.mark(daily.turn(4) == 2)]
 
 
 DAYS = 4

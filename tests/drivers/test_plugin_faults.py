@@ -11,7 +11,7 @@ import daily
 import farm
 import pytest
 
-pytestmark = [pytest.mark.driver, daily.mark(daily.turn(2) == 0)]
+pytestmark = [pytest.mark.driver, daily.mark(daily.turn(4) == 2)]
 
 MODULE = '''
 import os, signal

@@ -36,7 +36,7 @@ sys.path.insert(0, str(EXAMPLES.parent / "tests" / "faults"))
 import camera
 import kit
 
-pytestmark = daily.mark(daily.turn(2) == 0)
+pytestmark = daily.mark(daily.turn(4) == 2)
 
 Array = np.ndarray[Any, Any]
 DOCS = EXAMPLES.parent / "docs"
