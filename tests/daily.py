@@ -48,6 +48,11 @@ def mark(is_of_today: bool) -> pytest.MarkDecorator:
     return pytest.mark.in_turn if is_of_today else pytest.mark.long
 
 
+def day(number: int, *, of: int) -> pytest.MarkDecorator:
+    """Return what tests are marked with that run on one of so many days, counted from 0."""
+    return mark(turn(of) == number)
+
+
 def some(values: Iterable[Any], days: int = 2) -> list[Any]:
     """Return a test's parameters: each runs on one of so many days."""
     values = list(values)

@@ -17,9 +17,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "drivers")]
@@ -32,9 +32,29 @@ from gpuedge.conformance.results import Results, families, only  # noqa: E402
 EVERY = (*FARM, *EXTRA)
 LEVELS = ("gles20-llvmpipe", "gles30-llvmpipe", "gles31-llvmpipe", "vulkan-lavapipe",
           "wgpu-lavapipe")  # fmt: skip
-OUT = ROOT / "out" / "conformance"
 TABLES = ROOT / "docs" / "tables"
-PAGE, FULL_PAGE = TABLES / "conformance-results.md", TABLES / "conformance-full.md"
+
+
+class Profile(NamedTuple):
+    """A profile of cases, where its results lie, the page of them, and what makes it."""
+
+    name: str
+    configurations: Sequence[str]
+    out: Path
+    page: Path
+    title: str
+    made_by: str
+
+
+SMOKE = Profile(
+    "smoke", EVERY, ROOT / "out" / "conformance", TABLES / "conformance-results.md",
+    "Conformance results", "make conformance",
+)  # fmt: skip
+FULL = Profile(
+    "full", LEVELS, SMOKE.out / "full", TABLES / "conformance-full.md",
+    "Conformance results of the full profile", "make release-check",
+)  # fmt: skip
+PAGE = SMOKE.page
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "convolution": ("conv2d", "conv_transpose2d"),
@@ -51,9 +71,9 @@ FUNCTIONS, OPERATORS = "functions", "operators of ONNX"
 OF_OP = {op: group for group, ops in GROUPS.items() for op in ops}
 COLUMNS = (*GROUPS, FUNCTIONS, OPERATORS)
 INTRODUCTION = """\
-# Conformance results{title}
+# {title}
 
-Made by {made_by} (tools/conformance_table.py); do not edit. Every configuration is a real
+Made by `{made_by}` (tools/conformance_table.py); do not edit. Every configuration is a real
 driver for a processor, not a phone or a graphics card; what each is stands in
 `tests/drivers/farm.py`. A cell says how many cases passed of those that apply, then the worst error
 in units of its bound (1 is the bound itself; see [numerics](../numerics.md)); where a cell has no
@@ -61,19 +81,16 @@ such figure, every case is exact.
 """
 
 
-SMOKE_WORDS = {"title": "", "made_by": "`make conformance`"}
-FULL_WORDS = {"title": " of the full profile", "made_by": "`make release-check`"}
-
-
-def run(names: Sequence[str], profile: str, out: Path, *, resume: bool) -> None:
+def run(names: Sequence[str], profile: Profile, *, resume: bool) -> None:
     """Run a profile on configurations, one after the other."""
-    out.mkdir(parents=True, exist_ok=True)
+    profile.out.mkdir(parents=True, exist_ok=True)
     for name in names:
         chosen = (FARM | EXTRA)[name]
-        file = out / f"{name}.jsonl"
+        file = profile.out / f"{name}.jsonl"
         command = [
             sys.executable, "-m", "gpuedge", "conformance", "run", "--device", chosen.device,
-            "--profile", profile, "--jsonl", str(file), "--junit", str(file.with_suffix(".xml")),
+            "--profile", profile.name, "--jsonl", str(file),
+            "--junit", str(file.with_suffix(".xml")),
             *(["--resume", str(file)] if resume and file.exists() else []),
         ]  # fmt: skip
         environment = {**environment_of(name), "PYTHONPATH": str(ROOT)}
@@ -88,7 +105,7 @@ def run(names: Sequence[str], profile: str, out: Path, *, resume: bool) -> None:
         print(done.stdout.decode().rstrip().rpartition("\n")[2], file=sys.stderr, flush=True)
 
 
-def page(found: dict[str, Results], words: Mapping[str, str] = SMOKE_WORDS) -> str:
+def page(found: dict[str, Results], profile: Profile = SMOKE) -> str:
     """Return the page of results by configuration."""
     whole = [
         (name, *_driver(results.header), *_total(results), _version(results.header))
@@ -100,8 +117,9 @@ def page(found: dict[str, Results], words: Mapping[str, str] = SMOKE_WORDS) -> s
     ]
     head = ("configuration", "device", "driver", "passed", "do not apply", "time", "date",
             "gpuedge")  # fmt: skip
+    introduction = INTRODUCTION.format(**profile._asdict())
     return "\n".join(
-        [INTRODUCTION.format(**words), *_table(head, whole), "", "## By kind of operation", "",
+        [introduction, *_table(head, whole), "", "## By kind of operation", "",
          *_table(("configuration", *COLUMNS), cells), ""]
     )  # fmt: skip
 
@@ -149,29 +167,26 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Write the page; return the exit status."""
-    is_full = "--full" in arguments
+    profile = FULL if "--full" in arguments else SMOKE
     arguments = [word for word in arguments if word != "--full"]
     if not arguments:
         print(__doc__, file=sys.stderr)
         return 2
-    out, target, words = (
-        (OUT / "full", FULL_PAGE, FULL_WORDS) if is_full else (OUT, PAGE, SMOKE_WORDS)
-    )
     action, absent = arguments[0], list[str]()
     files = [Path(a) for a in arguments]
     if action in ("--run", "--resume"):
-        names = arguments[1:] or list(LEVELS if is_full else EVERY)
+        names = arguments[1:] or profile.configurations
         unknown = [name for name in names if name not in EVERY]
         if unknown:
             known = ", ".join(EVERY)
             print(f"no such configuration: {unknown[0]}; there are {known}", file=sys.stderr)
             return 2
-        run(names, "full" if is_full else "smoke", out, resume=action == "--resume")
-        files = [f for name in EVERY if (f := out / f"{name}.jsonl").exists()]
-        absent = [name for name in names if not (out / f"{name}.jsonl").exists()]
+        run(names, profile, resume=action == "--resume")
+        files = [f for name in EVERY if (f := profile.out / f"{name}.jsonl").exists()]
+        absent = [name for name in names if not (profile.out / f"{name}.jsonl").exists()]
     found = {file.stem: only(str(file)) for file in files}
-    target.write_text(page(found, words), encoding="utf-8")
-    print(f"wrote {os.path.relpath(target)}", file=sys.stderr)
+    profile.page.write_text(page(found, profile), encoding="utf-8")
+    print(f"wrote {os.path.relpath(profile.page)}", file=sys.stderr)
     return 0 if not absent and all(r.is_good for r in found.values()) else 1
 
 

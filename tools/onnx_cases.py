@@ -202,8 +202,7 @@ def page(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     lines += _counts("Ordinary cases", found, ordinary)
     lines += _counts("All cases", found, set(kinds))
     rows = list(Counter(kind for kind in kinds.values() if kind).items())
-    lines += ["", "## What is not ordinary", "", "| what | cases |", "|---|---|"]
-    lines += [f"| {kind} | {count} |" for kind, count in rows]
+    lines += _table("What is not ordinary", ("what", "cases"), rows)
     lines += _reasons("Ordinary cases that do not pass", found, ordinary)
     lines += _reasons("Other cases that do not pass", found, kinds.keys() - ordinary)
     return "\n".join([*lines, ""])
@@ -221,28 +220,31 @@ def _reasons(
     title: str, found: Mapping[str, Mapping[str, Mapping[str, Any]]], names: Container[str]
 ) -> list[str]:
     """Return a table of why some cases did not pass, by configuration."""
-    lines = ["", f"## {title}", "", "| configuration | cases | reason | such as |",
-             "|---|---|---|---|"]  # fmt: skip
+    lines = list[tuple[str, int, str, str]]()
     for configuration, rows in found.items():
         failed = reasons(row for name, row in rows.items() if name in names)
         for (status, why), cases in list(failed.items())[:LISTED]:
             text = f"{status}: {why}".replace("|", "\\|")
-            lines.append(f"| {configuration} | {len(cases)} | {text} | {', '.join(cases[:3])} |")
-    return lines
+            lines.append((configuration, len(cases), text, ", ".join(cases[:3])))
+    return _table(title, ("configuration", "cases", "reason", "such as"), lines)
 
 
 def _counts(
     title: str, found: Mapping[str, Mapping[str, Mapping[str, Any]]], names: set[str]
 ) -> list[str]:
     """Return a table of how many of some cases passed, by configuration."""
-    lines = ["", f"## {title}", "", "| configuration | passed | unsupported | wrong | share |",
-             "|---|---|---|---|---|"]  # fmt: skip
+    lines = list[tuple[object, ...]]()
     for configuration, rows in found.items():
         counted = Counter(row["status"] for name, row in rows.items() if name in names)
-        cells = " | ".join(str(counted[s]) for s in STATUSES)
-        share = 100 * counted[PASSED] / len(names)
-        lines.append(f"| {configuration} | {cells} | {share:.1f} % |")
-    return lines
+        share = f"{100 * counted[PASSED] / len(names):.1f} %"
+        lines.append((configuration, *(counted[s] for s in STATUSES), share))
+    return _table(title, ("configuration", *STATUSES, "share"), lines)
+
+
+def _table(title: str, head: Sequence[str], lines: Iterable[Sequence[object]]) -> list[str]:
+    """Return a section of the page with a table."""
+    rows = [f"| {' | '.join(map(str, line))} |" for line in (head, *lines)]
+    return ["", f"## {title}", "", rows[0], "|---" * len(head) + "|", *rows[1:]]
 
 
 def reasons(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:

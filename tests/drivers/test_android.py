@@ -16,7 +16,7 @@ import pytest
 from android_fakes import Phone
 from required import absent
 
-pytestmark = daily.mark(daily.turn(4) == 0)
+pytestmark = daily.day(0, of=4)
 
 PROBE = """
 import gpuedge

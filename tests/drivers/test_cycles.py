@@ -16,7 +16,7 @@ import daily
 import pytest
 from farm import FARM, environment_of, require
 
-pytestmark = [pytest.mark.driver, pytest.mark.timeout(900), daily.mark(daily.turn(4) == 2)]
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(900), daily.day(2, of=4)]
 
 CYCLES = 1000
 CONTROL_CYCLES = 400

@@ -54,7 +54,7 @@ def run(cache: Path) -> Run:
     return load
 
 
-@daily.mark(daily.turn(3) == 0)
+@daily.day(0, of=3)
 def test_driver_that_is_truly_faster_is_taken_and_remembered(run: Run) -> None:
     first = run(250.0, "whole")
     assert first["device"] == GPU, first["said"]
@@ -65,7 +65,7 @@ def test_driver_that_is_truly_faster_is_taken_and_remembered(run: Run) -> None:
     assert second["served"] <= first["served"]
 
 
-@daily.mark(daily.turn(3) == 1)
+@daily.day(1, of=3)
 def test_driver_that_is_truly_slower_is_left(run: Run, forget: Callable[[], None]) -> None:
     forget()
     found = run(-50.0, "whole", 5.0)
@@ -73,7 +73,7 @@ def test_driver_that_is_truly_slower_is_left(run: Run, forget: Callable[[], None
     assert found["codes"][GPU] not in ("selected", "not-best")
 
 
-@daily.mark(daily.turn(3) == 2)
+@daily.day(2, of=3)
 def test_parts_that_a_driver_runs_faster_go_there(run: Run, forget: Callable[[], None]) -> None:
     found = run(250.0, "mixed")
     assert found["device"] == GPU, found["said"]

@@ -11,7 +11,7 @@ import pytest
 from farm import FARM, answer
 from shapes_child import MODELS, MOST, ORDER
 
-pytestmark = daily.mark(daily.turn(4) == 0)
+pytestmark = daily.day(0, of=4)
 
 CHILD = Path(__file__).with_name("shapes_child.py")
 BOUND = 1e-5

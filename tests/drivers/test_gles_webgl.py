@@ -13,7 +13,7 @@ import essl_corpus
 import pytest
 from gles_child import run
 
-pytestmark = [pytest.mark.driver, daily.mark(daily.turn(4) == 2)]
+pytestmark = [pytest.mark.driver, daily.day(2, of=4)]
 
 
 DAYS = 4

@@ -13,7 +13,7 @@ from farm import FARM, cache, environment_of, require
 
 from gpuedge.plan.library import variants
 
-pytestmark = [pytest.mark.driver, daily.mark(daily.turn(4) == 0)]
+pytestmark = [pytest.mark.driver, daily.day(0, of=4)]
 CHILD = Path(__file__).with_name("half_child.py")
 OFFER = ("vulkan-lavapipe", "wgpu-lavapipe")
 LACK = ("vulkan-swiftshader", "gles31-llvmpipe", "wgpu-swiftshader")

@@ -10,7 +10,7 @@ import daily
 import pytest
 from farm import answer
 
-pytestmark = [pytest.mark.driver, pytest.mark.timeout(120), daily.mark(daily.turn(4) == 0)]
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(120), daily.day(0, of=4)]
 
 FOLDER = Path(__file__).parent
 MASKS = ("add", "where", "between")

@@ -19,7 +19,7 @@ from gpuedge.device import Device
 from gpuedge.executors import kernels
 from gpuedge.plan.library import texts
 
-pytestmark = [pytest.mark.driver, daily.mark(daily.turn(4) == 2)]
+pytestmark = [pytest.mark.driver, daily.day(2, of=4)]
 
 CAUGHT_BY: dict[str, cases.Family] = {
     "conv2d: padding off by one": cases.conv2d(whole=True),

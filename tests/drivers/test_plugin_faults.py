@@ -11,7 +11,7 @@ import daily
 import farm
 import pytest
 
-pytestmark = [pytest.mark.driver, daily.mark(daily.turn(4) == 2)]
+pytestmark = [pytest.mark.driver, daily.day(2, of=4)]
 
 MODULE = '''
 import os, signal

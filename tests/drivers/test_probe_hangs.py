@@ -12,7 +12,7 @@ import daily
 import farm
 import pytest
 
-pytestmark = [pytest.mark.driver, pytest.mark.timeout(240), daily.mark(daily.turn(4) == 2)]
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(240), daily.day(2, of=4)]
 
 KIT = Path(__file__).resolve().parents[1] / "faults"
 LATE_S = 1.0

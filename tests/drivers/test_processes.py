@@ -17,7 +17,7 @@ import daily
 import pytest
 from farm import FARM, environment_of, require
 
-pytestmark = [pytest.mark.driver, pytest.mark.timeout(300), daily.mark(daily.turn(4) == 0)]
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(300), daily.day(0, of=4)]
 
 CHILD = Path(__file__).with_name("processes_child.py")
 ENDS_S = 60.0

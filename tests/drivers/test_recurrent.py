@@ -10,7 +10,7 @@ import pytest
 from daily import some
 from farm import FARM, answer
 
-pytestmark = daily.mark(daily.turn(4) == 0)
+pytestmark = daily.day(0, of=4)
 
 CHILD = Path(__file__).with_name("recurrent_child.py")
 

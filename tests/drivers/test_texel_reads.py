@@ -38,7 +38,7 @@ from gpuedge.core.storage import (
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.graph.ir import Graph, Node, TensorType
 
-pytestmark = [pytest.mark.driver, daily.mark(daily.turn(4) == 0)]
+pytestmark = [pytest.mark.driver, daily.day(0, of=4)]
 
 
 @pytest.mark.parametrize("read_as", [READ_AS, COPIED_AS], ids=["texel buffers", "textures"])

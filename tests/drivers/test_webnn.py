@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from webnn_cases import share
 from webnn_model import OPERATORS, PLAIN, every_case, group, model_of, tolerance, ulps_between
 
-pytestmark = daily.mark(daily.turn(4) == 2)
+pytestmark = daily.day(2, of=4)
 
 CHILD = Path(__file__).with_name("webnn_child.py")
 SHARES = 8

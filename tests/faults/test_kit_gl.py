@@ -17,7 +17,7 @@ import gpuedge
 from gpuedge.core.reasons import SENTENCES, STATUSES
 from gpuedge.probing.report import ProbeRow
 
-pytestmark = daily.mark(daily.turn(4) == 0)
+pytestmark = daily.day(0, of=4)
 
 PATIENT_S, SHORT_S = 40.0, 6.0
 """Deadlines: one that only a hang reaches, and one for hangs."""

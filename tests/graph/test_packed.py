@@ -466,7 +466,7 @@ def test_attributes_that_onnx_cannot_have_are_refused() -> None:
         to_bytes(Graph((node,), ("x",), ("y",), {"x": kind, "y": kind}))
 
 
-@daily.mark(daily.turn(3) == 1)
+@daily.day(1, of=3)
 def test_an_original_holds_each_part_once(digits: bytes) -> None:
     read = PackedModel.load(rewritten(digits, lied("bomb")))
     with pytest.raises(PackError, match="damaged"):

@@ -28,7 +28,7 @@ from gpuedge.core.storage import HALF_BUFFER, HALF_TEXELS, TEXELS
 from gpuedge.lang.essl import float_text
 from gpuedge.lang.essl_texts import ESSL100
 
-pytestmark = daily.mark(daily.turn(4) == 2)
+pytestmark = daily.day(2, of=4)
 
 Array = npt.NDArray[Any]
 TESTS = Path(__file__).resolve().parents[1]

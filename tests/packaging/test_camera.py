@@ -36,7 +36,7 @@ sys.path.insert(0, str(EXAMPLES.parent / "tests" / "faults"))
 import camera
 import kit
 
-pytestmark = daily.mark(daily.turn(4) == 2)
+pytestmark = daily.day(2, of=4)
 
 Array = np.ndarray[Any, Any]
 DOCS = EXAMPLES.parent / "docs"

@@ -15,7 +15,7 @@ import gpuedge
 CONSUMER = Path(__file__).with_name("typed_consumer.py")
 
 
-@daily.mark(daily.turn(3) == 0)
+@daily.day(0, of=3)
 def test_a_strict_type_checker_accepts_a_program_that_uses_gpuedge(tmp_path: Path) -> None:
     shutil.copy(CONSUMER, tmp_path)  # away from the project's own settings
     installed = Path(gpuedge.__file__).parents[1]

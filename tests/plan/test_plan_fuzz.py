@@ -21,7 +21,7 @@ from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.plan.planner import plan, why_not
 
-pytestmark = daily.mark(daily.turn(4) == 2)
+pytestmark = daily.day(2, of=4)
 
 DEVICES = {
     "minimum": VULKAN_MINIMUM,

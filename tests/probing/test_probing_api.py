@@ -131,7 +131,7 @@ def test_new_hardware_probes_again(probed: Path, monkeypatch: pytest.MonkeyPatch
     assert started(probed) == ONCE * 2
 
 
-@daily.mark(daily.turn(3) == 1)
+@daily.day(1, of=3)
 def test_longer_deadline_asks_a_hung_driver_again(
     fakes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

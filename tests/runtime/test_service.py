@@ -136,7 +136,7 @@ def test_driver_that_hangs_in_its_worker_is_answered_by_the_cpu(run: Run, fault:
     assert found["opened_s"] < 60  # three, for compiling
 
 
-@daily.mark(daily.turn(3) == 0)
+@daily.day(0, of=3)
 @pytest.mark.parametrize("what", [long("slow"), "pieces"])
 @pytest.mark.parametrize("isolation", ["inline", long("process")])
 def test_run_that_takes_long_is_not_given_up_while_there_is_progress(

@@ -28,7 +28,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.runtime import serving
 
-pytestmark = [pytest.mark.timeout(120), daily.mark(daily.turn(4) == 0)]
+pytestmark = [pytest.mark.timeout(120), daily.day(0, of=4)]
 
 QUIET = gpuedge.Policy(crosscheck=0.0, watchdog_s=0.2)
 PATIENT = gpuedge.Policy(crosscheck=0.0, watchdog_s=60)
