@@ -118,6 +118,9 @@ class Watched(GpuExecutor):
         self.made.append(model)
         return model
 
+    def flush(self) -> None:
+        """Keep no printed kernel on disk: no app of this machine needs those of the cases."""
+
     def without(self, variants: Iterable[str]) -> None:
         """Use none of these variants from now on; forget what was compiled."""
         self.made.clear()

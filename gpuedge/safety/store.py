@@ -65,7 +65,7 @@ FILES = (
     ),
     FileKind(
         "kernels.bin", "printed kernels", "the first compilation of each kernel",
-        "when gpuedge changes; newest kept", 64 * MEGABYTE,
+        "when gpuedge changes; newest kept", 8 * MEGABYTE,
     ),
     FileKind(
         "crashes/*.mark", "one per device that a running process has open", "opening a device",
