@@ -17,7 +17,7 @@ import numpy as np
 import gpuedge
 from gpuedge.conformance.data import WHOLE
 from gpuedge.conformance.maps import error_map
-from gpuedge.conformance.storing import KEEPERS, Keeper
+from gpuedge.conformance.storing import HALF_OVER, KEEPERS, Keeper
 from gpuedge.core.words import StoragePrecision
 from gpuedge.opset.bounds import Array, Num
 
@@ -163,9 +163,6 @@ class CaseVerdict:
     rms: float | None = None
     bits: str = ""
 
-
-HALF_OVER = 65520.0
-"""What is no smaller rounds to infinity in float16."""
 
 MOST_WORST = 1e9
 """What is farther off is told so: a bound may be the smallest number, where zero is asked for."""

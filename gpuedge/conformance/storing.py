@@ -24,6 +24,9 @@ HALF_ULP = 2.0**-10
 HALF_TINY = 2.0**-14
 """The smallest normal binary16; what is smaller may become zero."""
 
+HALF_OVER = 65520.0
+"""What is no smaller rounds to infinity in float16."""
+
 
 def _half(x: Num) -> Num:
     size = np.abs(x.v)
@@ -31,7 +34,9 @@ def _half(x: Num) -> Num:
     with np.errstate(over="ignore"):
         is_exact = (x.v.astype(np.float16) == x.v) & (x.e == 0)
     normal = (size >= HALF_TINY) | (size == 0)
-    return Num(x.v, np.where(is_exact & normal, 0, x.e + step))
+    # rounding to nearest makes infinity of what is larger, towards zero the largest number
+    error = np.where(size + x.e < HALF_OVER, x.e + step, np.inf)
+    return Num(x.v, np.where(is_exact & normal, 0, error))
 
 
 def _fixed(x: Num) -> Num:

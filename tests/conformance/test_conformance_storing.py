@@ -56,6 +56,16 @@ def test_bound_of_one_store_holds_and_is_not_empty(name: str) -> None:
     assert (error > bound / 3).any()
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("name", ["nearest", "truncated"])
+def test_what_float16_cannot_hold_is_infinite_or_the_largest_number(name: str) -> None:
+    x = np.float32([65504, 65536, -3e38, 1])
+    kept, store = KEEPERS["float16"](x), STORES[name][1]
+    assert compare(store(x), kept).ok
+    assert not compare(np.float32([65472, 65536, -3e38, 1]), kept).ok
+    assert not compare(np.float32([65504, 65536, -3e38, 2]), kept).ok
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_bounds_carry_through_a_layer(name: str) -> None:
     keeper, store = KEEPERS[STORES[name][0]], STORES[name][1]
