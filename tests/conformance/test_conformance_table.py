@@ -20,6 +20,7 @@ import conformance_table as table  # noqa: E402
 HEADER: dict[str, Any] = {
     "schema": SCHEMA, "device": "gles20:0", "started": "2026-01-02T03:04:05Z",
     "identity": {"name": "Fake|GPU", "driverInfo": "1.2"}, "versions": {"gpuedge": "9.9"},
+    "seconds": 9.2,
 }  # fmt: skip
 
 
@@ -56,6 +57,13 @@ def test_page_says_what_the_rows_say() -> None:
     assert by_kind["movement"] == "1/1" and by_kind["functions"] == "1/1 (0.12)"
     assert by_kind["operators of ONNX"] == "1/1"
     assert by_kind["products"] == "0/0"
+    assert "Of 6 cases that ran, 1 did not pass: 16666.7 in 100,000.\n" in text
+
+
+def test_page_bounds_how_often_a_right_driver_fails() -> None:
+    good = {r["id"]: r for r in rows() if r["status"] == "passed"}
+    text = table.page({"a": Results(HEADER, good), "b": Results(HEADER, good)})
+    assert "Of 10 cases that ran, 0 did not pass: 0.0 in 100,000 (below 30000.0 with 95" in text
 
 
 def test_every_operation_has_a_column() -> None:
