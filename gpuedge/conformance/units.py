@@ -283,6 +283,8 @@ def _inside(name: str, shapes: tuple[Shape, ...]) -> Case:
     full = {short: long for long, short in CALLED.items()}.get(name, name)
     # bases and divisors are not zero
     inner = "b * b + 1.5" if name in ("log", "sqrt", "reciprocal", "pow") else "b + a"
+    if name == "prelu":
+        inner += " + c"  # its slope may not be larger than what it is for
     is_pair = full in FUNCTIONS and len(FUNCTIONS[full].operands) == 2
     words = f"{name}({inner}, c) - a" if is_pair else f"{name}({inner}) * c - a"
     if name == "where":
