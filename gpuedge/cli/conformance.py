@@ -30,6 +30,7 @@ from gpuedge.conformance.results import (
     described,
     outcome,
     read,
+    reasons,
     summary,
 )
 from gpuedge.conformance.templates import load_jinja
@@ -110,7 +111,7 @@ def _run(options: argparse.Namespace, output: Output) -> int:
     cases = choosing.chosen(options)
     _check_files(options, ("jsonl",), ("resume", "expectations"))
     expected = _expectations(options.expectations)
-    old = None if options.resume is None else _resumed(options.resume, output)
+    old = _resumed(options, output)
     found = running.devices(options.device, "conformance run", output)
     extra: dict[str, Any] = {"shard": "{}/{}".format(*options.shard), "labels": dict(options.label)}
     if options.only or options.case:
@@ -191,7 +192,11 @@ def _expectations(path: str | None) -> expectations.Expectations:
     return expected
 
 
-def _resumed(path: str, output: Output) -> ResultSet | None:
+def _resumed(options: argparse.Namespace, output: Output) -> ResultSet | None:
+    """Return the results to go on from; the file that this run writes need not be there yet."""
+    path = options.resume
+    if path is None or (path == options.jsonl and not Path(path).exists()):
+        return None
     found = read(path)
     if not found.parts:
         output.log(f"{path} has no header, so that the run starts over")
@@ -227,10 +232,14 @@ def _parts(found: ResultSet, body: Mapping[str, Any]) -> Iterator[str | Table]:
         for row in body["problems"][:SHOWN_PROBLEMS]
     ]  # fmt: skip
     yield Table("What did not pass", ("status", "case", "reason"), problems)
-    skipped = list(body["skipped"].items())
-    yield from (f"{count} skipped: {reason}" for reason, count in skipped[:SHOWN_PROBLEMS])
-    if len(skipped) > SHOWN_PROBLEMS:
-        yield f"{sum(n for _, n in skipped[SHOWN_PROBLEMS:])} skipped for other reasons"
+    for part in found:
+        skipped = list(reasons(part.rows.values()).items())
+        where = f" on {part.device}" if len(found.parts) > 1 else ""
+        for reason, count in skipped[:SHOWN_PROBLEMS]:
+            yield f"{count} skipped{where}: {reason}"
+        if len(skipped) > SHOWN_PROBLEMS:
+            rest = sum(count for _, count in skipped[SHOWN_PROBLEMS:])
+            yield f"{rest} skipped{where} for other reasons"
     for note in body["notes"]:
         yield f"note: {note}"
     counts = body["counts"]

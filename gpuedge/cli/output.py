@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ STYLES = {
     "broken": "red", "timeout": "red",
 }  # fmt: skip
 """Style of a cell that begins with one of these words, and of titles."""
+
+EACH_S = 60.0
+"""Where there is no bar, a line says so often how far a long run is."""
 
 RULE = "\u2500"
 """What the line under a table's head is made of, where the output can write it."""
@@ -70,13 +74,14 @@ class Output:
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str, int, int], None]]:
-        """Show a bar on a terminal's stderr, unless JSON was asked for or quiet.
+        """Show a bar on a terminal's stderr, elsewhere a line each minute; not if quiet.
 
-        What is yielded takes a stage, what is done of it and how much it is.
+        JSON has no bar either. What is yielded takes a stage, what is done of it and how much it
+        is.
         """
         console = None if self.quiet or self.json else _console(sys.stderr, self.colourless)
         if console is None:
-            yield lambda *_: None
+            yield self._each_minute()
             return
         from rich import progress
 
@@ -88,6 +93,17 @@ class Output:
             yield lambda stage, done, total: bar.update(
                 task, description=f"{stage} {done} of {total}", completed=done, total=total
             )
+
+    def _each_minute(self) -> Callable[[str, int, int], None]:
+        told = time.monotonic()
+
+        def tell(stage: str, done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= EACH_S:
+                told = time.monotonic()
+                self.log(f"{stage} {done} of {total}")
+
+        return tell
 
     def show(self, document: dict[str, Any], parts: Iterable[str | Table]) -> None:
         """Print a result: the document (it has a ``schema`` key) if JSON was asked for, else parts.

@@ -145,7 +145,7 @@ def find(device: str, report: ProbeReport) -> ProbeRow:
         known=_reasons(meant) or f"no driver of {name} was found",
         hint=_way_out(meant)
         or backends.instead(name)
-        or "gpuedge doctor shows what is missing; device='auto' or 'cpu' runs anywhere",
+        or "gpuedge doctor shows what is missing; models run anywhere on 'auto' or 'cpu'",
     )
 
 

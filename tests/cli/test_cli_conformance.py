@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gpuedge.cli import main as cli
-from gpuedge.cli import running
+from gpuedge.cli import output, running
 from gpuedge.cli.output import Output
 from gpuedge.conformance import runner
 from gpuedge.conformance.catalogue import everything
@@ -211,6 +211,28 @@ def test_resuming_runs_what_is_missing(
     assert found.count("error") == len(ADDS) - 4
     assert run(*RUN, "--jsonl", lines, "--resume", lines) == 1
     assert "no cases left" not in capsys.readouterr().err
+
+
+def test_resuming_the_file_to_be_written_needs_no_such_file(
+    device: Callable[..., None], tmp_path: Path
+) -> None:
+    device()
+    lines = tmp_path / "r.jsonl"
+    assert run(*RUN, "--jsonl", tmp_path / "other.jsonl", "--resume", lines) == 2
+    for _ in range(2):
+        assert run(*RUN, "--jsonl", lines, "--resume", lines) == 0
+        assert set(only(str(lines)).rows) == set(ADDS)
+
+
+def test_a_long_run_without_a_terminal_says_how_far_it_is(
+    device: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device()
+    assert run(*RUN) == 0
+    assert f"of {len(ADDS)}" not in capsys.readouterr().err
+    monkeypatch.setattr(output, "EACH_S", 0.0)
+    assert run(*RUN) == 0
+    assert f"fake:0 3 of {len(ADDS)}\n" in capsys.readouterr().err
 
 
 def test_resuming_a_file_that_lost_its_header_starts_over(
