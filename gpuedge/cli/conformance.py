@@ -34,7 +34,7 @@ from gpuedge.conformance.results import (
     summary,
 )
 from gpuedge.conformance.templates import load_jinja
-from gpuedge.core.errors import InputError, UsageError
+from gpuedge.core.errors import GpuEdgeError, InputError, UsageError
 from gpuedge.core.text import Table
 from gpuedge.safety.paths import is_stream, save_named
 
@@ -109,7 +109,7 @@ def _run(options: argparse.Namespace, output: Output) -> int:
         raise UsageError("Nothing is run again without a file of results.", asked_by="--rerun",
                          hint="--resume FILE")  # fmt: skip
     cases = choosing.chosen(options)
-    _check_files(options, ("jsonl",), ("resume", "expectations"))
+    _check_files(options, "jsonl", [("--resume", options.resume)])
     expected = _expectations(options.expectations)
     old = _resumed(options, output)
     found = running.devices(options.device, "conformance run", output)
@@ -138,8 +138,8 @@ def _carry_out(options: argparse.Namespace, campaign: running.Campaign, output: 
         campaign.run(output)
     finally:
         missing = campaign.not_run
-        found.write()
-        _write(options, found, Counter(device for device, _ in missing), campaign.notes)
+        absent = Counter(device for device, _ in missing)
+        unwritten = _write(options, found, absent, campaign.notes, output)
         if missing:
             total = len(campaign.cases) * len(found.parts)
             output.log(f"{len(missing)} of {total} cases were not run; --resume runs them")
@@ -148,28 +148,32 @@ def _carry_out(options: argparse.Namespace, campaign: running.Campaign, output: 
         raise error
     body = summary(found, missing, campaign.notes)
     output.show(body, _parts(found, body))
-    codes = [0 if error is None else exit_code(error)]
+    codes = [exit_code(each) for each in (error, *unwritten) if each is not None]
     codes += [4 if part.is_lost else 0 if part.is_good else 1 for part in found]
     return max(codes)
 
 
 def _check_files(
-    options: argparse.Namespace, outputs: Sequence[str], inputs: Sequence[str]
+    options: argparse.Namespace, results: str, inputs: Sequence[tuple[str, str | None]]
 ) -> None:
-    """Refuse files that cannot be written, and a report in the place of another file."""
-    for name in (*outputs, *FILES):
+    """Refuse files that cannot be written, and a report in the place of another file.
+
+    The option `results` names the file of results, which may be one of the inputs.
+    """
+    for name in (results, *FILES):
         check_writable(getattr(options, name), f"--{name}")
     seen: dict[str, str] = {}
-    for name in (*outputs, *inputs, *FILES):
-        named = getattr(options, name)
-        if not named or "\0" in named or is_stream(named):
+    others = (*FILES, "expectations")
+    reports = [(f"--{name}", getattr(options, name, None)) for name in others]
+    for said, path in ((f"--{results}", getattr(options, results)), *inputs, *reports):
+        if not path or "\0" in path or is_stream(path):
             continue  # what no file can be called is told by who opens it
-        first = seen.setdefault(realpath(named), name)
-        if first != name and {first, name} != {"jsonl", "resume"}:
+        first = seen.setdefault(realpath(path), said)
+        if first != said and (said, path) not in inputs:
             raise UsageError(
-                f"--{name} and --{first} name the same file.",
-                asked_by=f"--{first}",
-                known=realpath(named),
+                f"{said} and {first} name the same file.",
+                asked_by=first,
+                known=realpath(path),
             )
     if options.html:
         load_jinja("--html")
@@ -207,18 +211,29 @@ def _resumed(options: argparse.Namespace, output: Output) -> ResultSet | None:
 
 
 def _write(
-    options: argparse.Namespace, found: ResultSet, missing: Mapping[str, int], notes: Sequence[str]
-) -> None:
-    """Write the files that were asked for."""
-    total = sum(missing.values())
-    for name in FILES:
-        if (named := getattr(options, name)) is None:
-            continue
+    options: argparse.Namespace, found: ResultSet, missing: Mapping[str, int],
+    notes: Sequence[str], output: Output,
+) -> list[GpuEdgeError]:  # fmt: skip
+    """Write the files that were asked for; return the errors of those that cannot be written."""
+
+    def save(name: str) -> None:
+        if name == "jsonl":
+            found.write()
+            return
         if name == "html":
             data = page(found, missing, notes)
         else:
-            data = tap(found, total) if name == "tap" else FORMATS[name](found)
-        save_named(Path(named), data, f"--{name}")
+            data = tap(found, sum(missing.values())) if name == "tap" else FORMATS[name](found)
+        save_named(Path(getattr(options, name)), data, f"--{name}")
+
+    errors: list[GpuEdgeError] = []
+    for name in ("jsonl", *(name for name in FILES if getattr(options, name) is not None)):
+        try:
+            save(name)
+        except GpuEdgeError as error:
+            output.log(str(error))
+            errors.append(error)
+    return errors
 
 
 def _parts(found: ResultSet, body: Mapping[str, Any]) -> Iterator[str | Table]:
@@ -288,14 +303,14 @@ def _operations(body: Mapping[str, Any]) -> Table:
 
 def _merge(options: argparse.Namespace, output: Output) -> int:
     """Put files together; 1 if two contradict each other or something is missing."""
-    _check_files(options, ("output",), ())
+    _check_files(options, "output", [("a file to merge", file) for file in options.files])
     made = merge(_read_all(options.files, output))
     made.results.path = options.output
-    made.results.write()
-    _write(options, made.results, made.absent, [])
+    unwritten = _write(options, made.results, made.absent, [], output)
     body = merged_told(made)
     output.show(body, _merged_parts(made))
-    return 1 if made.conflicts or made.missing or made.absent else 0
+    is_whole = not (made.conflicts or made.missing or made.absent)
+    return max(int(not is_whole), *map(exit_code, unwritten), 0)
 
 
 def _merged_parts(made: Merged) -> Iterator[str | Table]:
@@ -307,8 +322,7 @@ def _merged_parts(made: Merged) -> Iterator[str | Table]:
     columns = ("device", "passed", "executed", "skipped", "without a row", "missing shards")
     yield Table("Merged", columns, rows)
     told = [
-        (each["device"], each["id"], "; ".join(f"{f}: {s}" for f, s in each.items()
-                                               if f not in ("device", "id")))
+        (each["device"], each["id"], "; ".join(f"{f}: {s}" for f, s in each["said"].items()))
         for each in made.conflicts
     ]  # fmt: skip
     yield Table("Conflicts; the worse is kept", ("device", "case", "status"), told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -27,8 +28,12 @@ LEAST = 4
 
 DIGITS = 12
 
-KEPT = frozenset({"schema", "device", "id", "op", "status"})
-"""Keys whose values stay: what a device is called here, and names of cases."""
+KEPT = frozenset({
+    "schema", "device", "profile", "shard", "only", "versions",
+    "id", "op", "dtype", "shape", "data", "storage", "variant", "status", "code", "kind", "bits",
+    "map", "again", "after", "kernels", "storages",
+})  # fmt: skip
+"""Keys whose values stay: gpuedge's own words, what a device is called here, names of cases."""
 
 
 class Redaction:
@@ -45,7 +50,8 @@ class Redaction:
     def learn(self, secrets: Iterable[str | None]) -> None:
         """Take further texts."""
         for text in filter(None, secrets):
-            digest = hashlib.sha256(f"gpuedge {text}".encode()).hexdigest()
+            said = f"gpuedge {text}".encode("utf-8", "surrogatepass")
+            digest = hashlib.sha256(said).hexdigest()
             if not text.startswith("redacted-"):
                 self._hashes[text] = f"redacted-{digest[:DIGITS]}"
         # the longest first: a name may be part of another
@@ -73,10 +79,12 @@ class Redaction:
 def secrets(identities: Iterable[Mapping[str, Any]], labels: Mapping[str, str]) -> list[str | None]:
     """Return what `--redact` hides.
 
-    That is host, serial number, values of labels, and names of devices and of what they are in.
+    That is host, serial number, values of labels, names of devices and of what they are in, and the
+    folder of whoever runs it.
     """
     here = machine.description()
     texts = [platform.node(), machine.serial(), *labels.values(), *map(here.get, PRODUCT)]
+    texts += [os.path.expanduser("~")]  # noqa: PTH111  a path raises where there is none
     for identity in identities:
         texts += [identity.get(name) for name in NAMES]
         try:

@@ -22,12 +22,13 @@ MERGED = "gpuedge.conformance.merge/1"
 class Merged:
     """What came of merging: the results, and what is wrong with the whole.
 
-    `conflicts` are cases that came out differently in two files, by device; `missing` are shards
+    `conflicts` are cases that came out differently in two files: device, id and what each file
+    said; `missing` are shards
     without a file, and `absent` the number of cases without a row, by device.
     """
 
     results: ResultSet = field(default_factory=ResultSet)
-    conflicts: list[dict[str, str]] = field(default_factory=list)
+    conflicts: list[dict[str, Any]] = field(default_factory=list)
     missing: dict[str, list[str]] = field(default_factory=dict)
     absent: dict[str, int] = field(default_factory=dict)
 
@@ -54,10 +55,8 @@ def merge(files: Mapping[str, ResultSet]) -> Merged:
                 key = whole.device, row["id"]
                 old = whole.rows.get(row["id"])
                 if old is not None and old["status"] != row["status"]:
-                    told = {"device": key[0], "id": key[1]}
-                    for where, each in ((came_from[key], old), (file, row)):
-                        told[where] = each["status"]
-                    made.conflicts.append(told)
+                    said = {came_from[key]: old["status"], file: row["status"]}
+                    made.conflicts.append({"device": key[0], "id": key[1], "said": said})
                 if old is None or WORST.index(row["status"]) > WORST.index(old["status"]):
                     whole.add(row)
                     came_from[key] = file
@@ -68,10 +67,13 @@ def merge(files: Mapping[str, ResultSet]) -> Merged:
 
 def _place(results: ResultSet, part: Results, file: str) -> Results:
     """Return the results that a part of a file belongs to."""
-    name, number = part.device, 1
-    while (whole := results.of(name)) is not None and _who(whole) != _who(part):
-        number += 1
-        name = f"{part.device}~{number}"
+    name = base = part.device.partition("~")[0]  # another merge may have told devices apart
+    alike = [each for each in results if each.device.partition("~")[0] == base]
+    whole = next((each for each in alike if _who(each) == _who(part)), None)
+    if whole is not None:
+        name = whole.device
+    elif alike:
+        name = f"{base}~{len(alike) + 1}"
     if whole is None:
         whole = Results({"only": ["*"], **part.header, "device": name})
         results.parts.append(whole)

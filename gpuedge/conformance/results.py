@@ -82,6 +82,7 @@ class HeaderFields(Record):
     host: str | None = None
     serial: str | None = None
     seconds: float | None = None
+    error: Mapping[str, Any] = {}
 
 
 def outcome(row: Row) -> str:
@@ -208,12 +209,15 @@ def read(path: str, asked_by: str = "--resume") -> ResultSet:
     Raises
     ------
     InputError (GE-203)
-        There is no such file, or it holds something else.
+        There is no such file, it is larger than 256 MiB, or it holds something else.
     """
     try:
-        lines = read_start(path, MAX_BYTES).splitlines()
+        data = read_start(path, MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}.", asked_by=asked_by) from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{path} has more than {MAX_BYTES >> 20} MiB.", asked_by=asked_by)
+    lines = data.splitlines()
     found, damaged, orphans = ResultSet(path=path), [], 0
     for number, line in enumerate(lines, 1):
         body = _parsed(line) or {}

@@ -21,6 +21,7 @@ from gpuedge.conformance import runner
 from gpuedge.conformance.catalogue import everything
 from gpuedge.conformance.results import only, read
 from gpuedge.core.errors import NoUsableDeviceError
+from gpuedge.safety import paths
 
 CHILD = next(Path(__file__).parents[1].rglob("conformance_child.py"))
 IDENTITY = {"api": "gles20", "name": "Fake", "os": "linux"}
@@ -353,7 +354,8 @@ def test_every_usable_device_runs_where_none_is_named(
         (("--label", "room"), "'room' is not KEY=VALUE"),
         (("--rerun", "passed"), "invalid choice: 'passed'"),
         (("--tap", "x", "--csv", "./x"), "--csv and --tap name the same file"),
-        (("--html", "x", "--expectations", "x"), "--html and --expectations name the same file"),
+        (("--html", "x", "--expectations", "x"), "--expectations and --html name the same file"),
+        (("--jsonl", "x", "--expectations", "x"), "--expectations and --jsonl name the same file"),
         (("--expectations", "/nonexistent"), "cannot be read"),
         (("--shuffle", "-1"), "'-1' is not a whole number"),
     ],
@@ -475,6 +477,27 @@ def test_redacted_results_name_nobody(
         options += ["--resume", files["jsonl"]]
 
 
+def test_a_file_that_cannot_be_written_costs_no_other(
+    device: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    device()
+    named = {name: tmp_path / name for name in ("jsonl", "junit", "tap")}
+    keep = paths.write_named
+    full = (named["jsonl"], named["junit"])
+
+    def write(path: Path, data: bytes) -> str | None:
+        return "it is full" if path in full else keep(path, data)
+
+    monkeypatch.setattr(paths, "write_named", write)
+    assert run(*RUN, *(word for name, file in named.items() for word in (f"--{name}", file))) == 2
+    out, err = capsys.readouterr()
+    assert err.count("it is full") == 2 and f"{len(ADDS)} of {len(ADDS)} cases passed" in out
+    assert named["tap"].read_text().count("\nok ") == len(ADDS) and not named["junit"].exists()
+
+
 def test_merging_and_comparing(
     device: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -485,6 +508,12 @@ def test_merging_and_comparing(
     whole = tmp_path / "whole.jsonl"
     assert run("merge", *files, "-o", whole, "--html", tmp_path / "r.html") == 0
     assert set(only(str(whole)).rows) == set(ADDS)
+    before = files[0].read_bytes()
+    assert run("merge", *files, "--junit", files[0]) == 2
+    assert files[0].read_bytes() == before, "a report never replaces what is merged"
+    assert run("merge", *files, "-o", files[0], "--csv", tmp_path / "r.csv") == 0
+    assert set(only(str(files[0])).rows) == set(ADDS)
+    files[0].write_bytes(before)
     capsys.readouterr()
     assert run("merge", files[0]) == 1
     assert "2/2" in capsys.readouterr().out

@@ -108,6 +108,7 @@ def test_conditions_are_those_of_the_database(
             "intervals must be one at least",
             False,
         ),
+        ("driver =", "name = { exact = [1] }, driver =", "more than lower-case words", False),
         ("driver =", "drivers =", "there is no condition 'drivers'", False),
         ('reason = "there', 'raison = "there', "expect number 2 (case '*/float16/*')", True),
         ("expectations/1", "expectations/2", "schema: 'gpuedge.expectations/2' is not", True),
@@ -149,6 +150,11 @@ def test_redaction_hides_texts_wherever_they_stand(monkeypatch: pytest.MonkeyPat
     assert shown["labels"].keys() == {"owner"}
     again = Redaction(secrets([LAVAPIPE], {"owner": "Ann"}))
     assert again(top) == shown and again(shown) == shown
+    assert str(Path.home()) not in hidden(f"it ended in {Path.home()}/drivers")
+    words = {"shard": "1/1", "profile": "smoke", "dtype": "float32", "kind": "quarantine"}
+    said = Redaction(secrets([], {**words, "odd": "\udcff"}))({**words, "labels": {"n": "smoke"}})
+    assert said.items() >= words.items(), "results stay readable"
+    assert said["labels"]["n"] != "smoke"
     assert hidden("Annex") == "Annex", "a short text is only replaced where it stands alone"
 
 

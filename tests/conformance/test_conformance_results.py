@@ -53,6 +53,15 @@ def sample() -> Results:
     )  # fmt: skip
 
 
+def test_a_file_too_large_is_refused_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(sample(), tmp_path / "r.jsonl")
+    monkeypatch.setattr(results, "MAX_BYTES", file.stat().st_size)
+    assert len(only(str(file)).rows) == 7
+    monkeypatch.setattr(results, "MAX_BYTES", file.stat().st_size - 1)
+    with pytest.raises(InputError, match="has more than"):
+        read(str(file))
+
+
 def written(made: Results, path: Path) -> Path:
     path.write_bytes(made.lines())
     return path

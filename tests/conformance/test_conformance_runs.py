@@ -59,7 +59,7 @@ def test_what_contradicts_is_named_and_the_worse_is_kept() -> None:
         assert len(made.conflicts) == 3
     made = merge({"x": one, "y": two})
     assert made.conflicts[0] == {
-        "device": "fake:0", "id": "add/1", "x": "passed", "y": "crashed",
+        "device": "fake:0", "id": "add/1", "said": {"x": "passed", "y": "crashed"},
     }  # fmt: skip
     assert merged_told(made)["conflicts"] == made.conflicts
 
@@ -71,6 +71,8 @@ def test_devices_of_one_name_are_kept_apart(key: str) -> None:
     made = merge({"a": ResultSet(parts[:1]), "b": ResultSet(parts[1:])})
     assert [p.device for p in made.results] == ["fake:0", "fake:0~2"]
     assert made.results.parts[1].rows["add/1"]["device"] == "fake:0~2" and not made.conflicts
+    again = merge({"b": ResultSet(parts[1:]), "m": made.results})
+    assert [p.device for p in again.results] == ["fake:0", "fake:0~2"], "in any order"
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,8 @@ class NameMatch:
         """Read the conditions in a record. Raises ValueError or TypeError for anything else."""
         if not record or not all(isinstance(texts, list) and texts for texts in record.values()):
             raise ValueError(f"{record!r:.60} does not list conditions on a name")
-        if any(t.strip(" ") != folded(t) for texts in record.values() for t in texts):
+        every = [text for texts in record.values() for text in texts]
+        if any(not isinstance(t, str) or t.strip(" ") != folded(t) for t in every):
             raise ValueError(f"{record!r:.60} holds more than lower-case words and numbers")
         return cls(**{name: tuple(map(str, texts)) for name, texts in record.items()})
 
