@@ -439,7 +439,7 @@ def _history_tables(body: dict[str, Any]) -> Iterator[str | Table]:
         rows.append((
             row["case"], row["subject"], str(row["runs"]), row["state"],
             None if row["ratio"] is None else f"{row['ratio']:.3f} ({row['limit']:.3f})",
-            f"{row['iterations']} of " + ("none suffice" if needed is None else str(needed)),
+            f"{row['iterations']}" + (f" of {needed}" if needed else " (no number suffices)"),
             "" if change is None else
             f"{change['state']} {change['ratio']:.2f}x since {change['when'][:19]} "
             f"{(change['commit'] or '')[:12]}",

@@ -257,18 +257,8 @@ def _parts(found: ResultSet, body: Mapping[str, Any]) -> Iterator[str | Table]:
             yield f"{rest} skipped{where} for other reasons"
     for note in body["notes"]:
         yield f"note: {note}"
-    counts = body["counts"]
-    others = {
-        "do not apply": counts["unsupported"], "in quarantine": counts["quarantined"],
-        "expected failures": counts["xfailed"], "unexpected passes": counts["xpassed"],
-        "flakes": counts["flake"], "not run": counts["not_run"],
-    }  # fmt: skip
-    passed = sum(tally["passed"] for tally in body["operations"].values())
     took = sum(part.header.get("seconds") or 0 for part in found)
-    yield "; ".join([
-        f"{passed} of {counts['executed']} cases passed in {took:.1f} s",
-        *(f"{number_} {told}" for told, number_ in others.items() if number_),
-    ])  # fmt: skip
+    yield running.told(body["counts"], f" in {took:.1f} s")
 
 
 DEVICES = ("device", "passed", "flakes", "skipped", "quarantined", "worst error, of the bound",

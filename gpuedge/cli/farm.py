@@ -18,9 +18,10 @@ import gpuedge
 from gpuedge.cli import choosing, running
 from gpuedge.cli.arguments import check_writable, seconds, whole
 from gpuedge.cli.output import Output
+from gpuedge.conformance.bench import STATUSES
 from gpuedge.conformance.case import Case
 from gpuedge.core.errors import InputError, UsageError
-from gpuedge.core.text import Table, utc_now
+from gpuedge.core.text import Table, counted, utc_now
 from gpuedge.farm import SCHEMA, devices, engine, jobs, tasks
 from gpuedge.farm.coordinator import Coordinator
 from gpuedge.farm.store import RunStore
@@ -149,12 +150,10 @@ def _run(options: argparse.Namespace, output: Output) -> int:
     farm_run, cases = _begun(options, store, old)
     begun = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     with output.working("starting") as progress, _engine(options, files) as client:
-        if old is None:
-            store.begin(farm_run)
         stall_s = options.stall_timeout or STALL_S + 2 * options.case_timeout
         coordinator = Coordinator(
             client, store, farm_run, cases, options.case_timeout, stall_s, options.grace,
-            options.wait, dict(options.label), _teller(output, progress),
+            options.wait, dict(options.label), _teller(output, progress), is_new=old is None,
         )  # fmt: skip
         coordinator.work()
     body = {"schema": SCHEMA, **coordinator.summary()}
@@ -229,8 +228,8 @@ def _begun(
 
 def _code(body: dict[str, Any]) -> int:
     counts = body["counts"]
-    if not body["devices"] or counts.get("crashed") or counts.get("timeout"):
-        return 4 if body["devices"] else 3
+    if counts.get("crashed") or counts.get("timeout"):
+        return 4
     bad = sum(counts.get(name, 0) for name in ("failed", "error", "flake", "not_run"))
     return 1 if bad or body["disagreements"] or body["excluded"] else 0
 
@@ -239,10 +238,10 @@ def _parts(body: dict[str, Any]) -> Iterator[str | Table]:
     rows = []
     for one in body["devices"]:
         counts = one["counts"]
-        bad = {s: n for s, n in counts.items() if s not in ("passed", "skipped", "not_run")}
+        bad = [f"{counts[s]} {s}" for s in STATUSES if s not in running.HARMLESS and counts.get(s)]
         rows.append((
-            one["key"], one["name"], f"{counts.get('passed', 0)} of {one['cases']}",
-            counts.get("skipped"), ", ".join(f"{n} {s}" for s, n in sorted(bad.items())),
+            one["key"], one["name"], f"{counts.get('passed', 0)} of {counts.get('executed', 0)}",
+            counts.get("unsupported") or None, ", ".join(bad),
             counts.get("not_run") or None, " ".join(one["workers"]),
         ))  # fmt: skip
     columns = ("device", "name", "passed", "skipped", "bad", "not run", "by")
@@ -257,11 +256,13 @@ def _parts(body: dict[str, Any]) -> Iterator[str | Table]:
     yield Table("Equal devices that disagree", heads, odd)
     for task, why in list(body["not_run"].items())[:SHOWN]:
         yield f"not run: {task}: {why}"
-    checked = f"; {body['verified']} shards verified" if body["verified"] else ""
-    checked += f"; {len(body['unverified'])} not, for lack of a second device" * bool(
-        body["unverified"]
-    )
-    yield f"{len(body['devices'])} devices; results in {body['store']}{checked}"
+    yield running.told(body["counts"])
+    said = [counted(len(body["devices"]), "device"), f"results in {body['store']}"]
+    if count := body["verified"]:
+        said.append(f"{counted(count, 'shard')} verified")
+    if count := len(body["unverified"]):
+        said.append(f"{counted(count, 'shard')} not verified, for lack of a second equal device")
+    yield "; ".join(said)
 
 
 def _scheduler(options: argparse.Namespace, output: Output) -> int:
@@ -297,7 +298,7 @@ def _export(options: argparse.Namespace, output: Output) -> int:
     check_writable(options.output, "--output")
     count = table.export(options.stores, options.output)
     body = {"schema": "gpuedge.farm.export/1", "rows": count, "file": options.output}
-    output.show(body, [f"{count} rows in {options.output}"])
+    output.show(body, [f"{counted(count, 'row')} in {options.output}"])
     return 0
 
 
@@ -326,8 +327,9 @@ def _report(options: argparse.Namespace, output: Output) -> int:
         proposals.write(proposed, options.database, options.proposals)
     body = {"schema": "gpuedge.farm.report/1", **found.counts(), "file": options.output,
             "proposals": [one.entry["id"] for one in proposed]}  # fmt: skip
-    counts = ", ".join(f"{number} {name}" for name, number in found.counts().items())
-    output.show(body, [f"{options.output}: {counts}, {len(proposed)} proposals"])
+    counts = {**found.counts(), "proposals": len(proposed)}.items()
+    told = ", ".join(counted(number, name.removesuffix("s")) for name, number in counts)
+    output.show(body, [f"{options.output}: {told}"])
     return 0
 
 

@@ -241,6 +241,21 @@ def devices(named: Sequence[str] | None, verb: str, output: Output) -> list[tupl
     return [(row.device, dict(row.identity)) for row in rows]
 
 
+def told(counts: Mapping[str, int], took: str = "") -> str:
+    """Return how many cases passed of those executed, and how many others there are of each kind.
+
+    `counts` are those of `Results`, with ``not_run``.
+    """
+    others = {
+        "do not apply": "unsupported", "in quarantine": "quarantined",
+        "expected failures": "xfailed", "unexpected passes": "xpassed", "flakes": "flake",
+        "not run": "not_run",
+    }  # fmt: skip
+    passed = f"{counts.get('passed', 0)} of {counts.get('executed', 0)} cases passed{took}"
+    kinds = ((counts.get(name), words) for words, name in others.items())
+    return "; ".join([passed, *(f"{number} {words}" for number, words in kinds if number)])
+
+
 def redaction(
     options: argparse.Namespace, found: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> Redaction | None:

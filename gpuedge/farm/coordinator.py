@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.results import Results
+from gpuedge.core.errors import NoUsableDeviceError
 from gpuedge.core.record import UnfitError, read
 from gpuedge.core.text import plain
 from gpuedge.farm.devices import Announcement, FarmDevice, announcement
@@ -77,6 +78,8 @@ class Coordinator:
         Only workers with these labels are asked.
     say : callable
         Is told of every shard and every problem.
+    is_new : bool
+        Whether the store has no run yet: it begins with the first device.
     """
 
     engine: Engine
@@ -89,6 +92,7 @@ class Coordinator:
     wanted: int = 1
     labels: Mapping[str, str] = field(default_factory=dict)
     say: Callable[[str], None] = lambda _: None
+    is_new: bool = False
     workers: dict[str, Announcement] = field(default_factory=dict, init=False)
     devices: dict[str, FarmDevice] = field(default_factory=dict, init=False)
     excluded: dict[str, dict[str, str]] = field(default_factory=dict, init=False)
@@ -116,6 +120,8 @@ class Coordinator:
         ------
         FarmError (GE-407)
             The scheduler or the store is gone; what was finished is kept.
+        NoUsableDeviceError (GE-103)
+            No worker that may be asked came within `grace_s`.
         """
         for body in self.store.documents("devices"):
             with suppress(UnfitError):
@@ -127,6 +133,20 @@ class Coordinator:
         finally:
             for future in self._flying:
                 future.cancel()
+        if not self.devices:
+            raise self._nobody_came()
+
+    def _nobody_came(self) -> NoUsableDeviceError:
+        asked = f"labelled {_labels(self.labels)}" if self.labels else "connected"
+        told = [f"{who.serial} ({_labels(who.labels) or 'no label'})"
+                for at, who in self._known.items() if at not in self.excluded]  # fmt: skip
+        told += [f"{one['serial']}: {one['why']}" for one in self.excluded.values()]
+        return NoUsableDeviceError(
+            f"No worker that can be asked is {asked}.",
+            asked_by="--label" if self.labels else "--scheduler",
+            known=plain(f"workers: {'; '.join(told)}", MOST_WHY) if told else "no worker came",
+            hint=f"gpuedge farm worker, or more than {self.grace_s:g} s of --grace",
+        )
 
     def _goes_on(self) -> bool:
         """Look who is there, give out shards; return whether there is anything to wait for."""
@@ -158,14 +178,13 @@ class Coordinator:
             except UnfitError as error:
                 self._exclude(address, f"its announcement cannot be read: {error}")
                 continue
+            self._known[address] = who
             if who.version != self.run.version:
-                self._known[address] = who
                 why = f"it has gpuedge {who.version}, and this run is of {self.run.version}"
                 self._exclude(address, why)
-            elif self.labels.items() <= who.labels.items():
-                self._known[address] = who
         self.workers = {a: who for a, who in self._known.items()
-                        if a in lively and a not in self.excluded}  # fmt: skip
+                        if a in lively and a not in self.excluded
+                        and self.labels.items() <= who.labels.items()}  # fmt: skip
 
     def _exclude(self, address: str, why: str) -> None:
         who = self._known.get(address)
@@ -178,6 +197,9 @@ class Coordinator:
         """Have a device run everything, from the first time that it is seen."""
         if device.key in self.devices:
             return
+        if self.is_new:
+            self.store.begin(self.run)
+            self.is_new = False
         self.devices[device.key] = device
         body = {"key": device.key, **device.as_dict()}
         self.store.put(f"devices/{device.key}.json", json.dumps(body))
@@ -367,7 +389,7 @@ class Coordinator:
                 results = self.store.results(task.id) if task.id in self._done else None
                 own["not_run"] += 0 if results else len(task.ids)
                 if results:
-                    own.update(row["status"] for row in results.rows.values())
+                    own.update(results.counts())
                     serials.add(str(results.header.get("farm", {}).get("serial")))
             devices.append({"key": key, "name": device.identity["name"], "cases": len(self.cases),
                             "counts": dict(own), "workers": sorted(serials)})  # fmt: skip
@@ -380,6 +402,10 @@ class Coordinator:
             "not_run": self.not_run, "verified": len(verified), "unverified": self.unverified,
             "disagreements": self.disagreements,
         }  # fmt: skip
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in labels.items())
 
 
 def _refusal(text: str) -> str | None:

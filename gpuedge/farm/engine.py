@@ -123,7 +123,9 @@ def _dask() -> Iterator[None]:
     with needed("distributed", "gpuedge farm"):
         import dask
         import distributed  # noqa: F401
-    logging.getLogger("distributed").setLevel(max(logging.ERROR, logging.root.level))
+    is_verbose = logging.root.level < logging.WARNING
+    for name in ("distributed", "distributed.client"):  # Dask gives the latter its own level
+        logging.getLogger(name).setLevel(logging.root.level if is_verbose else logging.CRITICAL)
     with dask.config.set(CONFIG):
         yield
 
@@ -142,23 +144,35 @@ def worker_options(desk: Desk) -> dict[str, Any]:
 def serve_worker(
     address: str, files: Certificates | None, desk: Desk, ready: Callable[[str], None]
 ) -> None:
-    """Be a worker until the scheduler ends or SIGTERM comes; `ready` is told its address.
+    """Be a worker until SIGTERM comes or Dask retires it; `ready` is told its address.
 
-    Raises FarmError (GE-407) where the scheduler cannot be reached.
+    Raises FarmError (GE-407) where the scheduler cannot be reached, or is gone later.
     """
 
     async def serve(folder: Path) -> None:
-        from distributed import Worker
+        from distributed import Status, Worker
+
+        class FarmWorker(Worker):
+            """Remembers whether it was retired before it closed."""
+
+            is_retired = False
+
+            async def close(self, *given: Any, **named: Any) -> Any:
+                self.is_retired |= self.status is Status.closing_gracefully
+                return await super().close(*given, **named)
 
         try:
-            worker = await Worker(
+            worker = await FarmWorker(
                 address, security=_security(files), local_directory=str(folder),
                 death_timeout=CONNECT_S, dashboard_address=NOWHERE, **worker_options(desk),
             )  # fmt: skip
         except (OSError, TimeoutError, ValueError) as error:
             raise _unreachable(address, error) from None
         ready(worker.address)
-        await _until_told(worker)
+        if not await _until_told(worker) and not worker.is_retired:
+            raise _gone(address, "it ended, or the connection to it broke",
+                        "a supervisor, such as systemd with Restart=on-failure, "
+                        "starts workers again")  # fmt: skip
 
     with _dask(), temporary.folder("gpuedge-farm-") as folder:
         asyncio.run(serve(folder))
@@ -199,7 +213,8 @@ def serve_scheduler(
         asyncio.run(serve())
 
 
-async def _until_told(server: Any) -> None:
+async def _until_told(server: Any) -> bool:
+    """Wait until a server ends, and end it on SIGTERM; return whether that came."""
     told = asyncio.Event()
     with suppress(NotImplementedError):  # Windows has no such handlers
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
@@ -209,6 +224,7 @@ async def _until_told(server: Any) -> None:
         end.cancel()
     with suppress(Exception):  # it ends either way
         await server.close()
+    return told.is_set()
 
 
 def _unreachable(address: str, error: BaseException) -> FarmError:
@@ -217,6 +233,12 @@ def _unreachable(address: str, error: BaseException) -> FarmError:
         asked_by="--scheduler",
         known=str(error.__cause__ or error) or type(error).__name__,
         hint="gpuedge farm scheduler; with tls:// both sides need certificates of the same CA",
+    )
+
+
+def _gone(address: str, known: str, hint: str) -> FarmError:
+    return FarmError(
+        f"The scheduler at {address} is gone.", asked_by="--scheduler", known=known, hint=hint
     )
 
 
@@ -235,12 +257,9 @@ class Engine:
 
     def gone(self, error: BaseException | None = None) -> FarmError:
         """Return the error that tells that the scheduler is gone."""
-        return FarmError(
-            f"The scheduler at {self._address} is gone.",
-            asked_by="--scheduler",
-            known=str(error) if error else "it forgot what it was asked",
-            hint="finished shards are in the store: gpuedge farm run --resume",
-        )
+        known = str(error) if error else "it forgot what it was asked"
+        return _gone(self._address, known,
+                     "finished shards are in the store: gpuedge farm run --resume")  # fmt: skip
 
     def workers(self) -> Mapping[str, Mapping[str, Any]]:
         """Return what workers that live say of themselves, by address."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuedge.conformance.templates import rendered
+from gpuedge.core.text import counted
 from gpuedge.farm.proposals import Proposal
 from gpuedge.farm.report import DeviceResult, FarmReport, as_json
 from gpuedge.safety.paths import save_named
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
 SHOWN_CASES = 8
-"""Names of cases that stand with a regression or a proposal; the rest is counted."""
+"""Cases that stand with a device, a regression or a proposal; the rest is counted."""
 
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -30,7 +31,8 @@ def write(report: FarmReport, proposed: Sequence[Proposal], path: str) -> None:
     text = rendered(
         TEMPLATES / "report.html.j2", "gpuedge farm report",
         report=report, counts=report.counts(), latest=latest, matrix=matrix,
-        proposed=proposed, shown=SHOWN_CASES, percent=_percent, figures=as_json(report),
+        proposed=proposed, shown=SHOWN_CASES, percent=_percent, counted=counted,
+        figures=as_json(report),
     )  # fmt: skip
     save_named(Path(path), text.encode(), "--output")
 

@@ -22,7 +22,7 @@ from gpuedge.capdb.identity.texts import folded
 from gpuedge.capdb.matching import FALSE, TRUE, result
 from gpuedge.conformance.bench import CRASHED, ERROR, FAILED, PASSED, TIMEOUT
 from gpuedge.core.errors import InputError
-from gpuedge.core.text import plain
+from gpuedge.core.text import counted, plain
 from gpuedge.farm.devices import OWN
 from gpuedge.farm.report import BAD, DeviceResult, FarmReport
 from gpuedge.plan.library import variants
@@ -33,7 +33,10 @@ EFFECTS = {CRASHED: "crash", TIMEOUT: "hang", FAILED: "wrong_result", ERROR: "fe
 
 VERBS = {"crash": "crashes in", "hang": "hangs in", "wrong_result": "gets wrong",
          "feature_broken": "refuses"}  # fmt: skip
-COMMON = ("vk-raw", "vk-api", "gl-es", "linux-kernel", "macos", "emulator-host")
+RAW = "vk-raw"
+"""The scheme of a version of which nothing is known but its number."""
+
+COMMON = (RAW, "vk-api", "gl-es", "linux-kernel", "macos", "emulator-host")
 """Schemes of versions that tell nothing of one maker's driver."""
 
 MOST_EVIDENCE = 12
@@ -70,7 +73,7 @@ def proposed(report: FarmReport, database: str | None = None) -> list[Proposal]:
     folder = Path(database) if database else data_dir("capability_db")
     groups: dict[str, list[DeviceResult]] = {}
     for one in report.latest():
-        if any(row["status"] in BAD for row in one.rows.values()):
+        if one.failures:
             who = subject(_record(one), host={})
             groups.setdefault(json.dumps([_api(who, one), _match(who, one)]), []).append(one)
     ids, made = _Ids(folder) if groups else None, []
@@ -99,13 +102,13 @@ def _match(who: Subject, one: DeviceResult) -> dict[str, Any]:
         found["os"] = [who.os]
     if who.layers:
         found["layer"] = list(who.layers)
-    for scheme, version in sorted(who.versions.items()):
-        if scheme not in COMMON:
-            after = [*version[:-1], version[-1] + 1]
-            found["driver"] = {
-                "scheme": scheme, "intervals": [{"from": list(version), "below": after}]
-            }  # fmt: skip
-            break
+    own = sorted(who.versions.keys() - {*COMMON})
+    for scheme in [*own, *who.versions.keys() & {RAW}][:1]:
+        version = who.versions[scheme]
+        after = [*version[:-1], version[-1] + 1]
+        found["driver"] = {
+            "scheme": scheme, "intervals": [{"from": list(version), "below": after}]
+        }  # fmt: skip
     return found
 
 
@@ -113,7 +116,7 @@ def _proposal(
     api: str, match: dict[str, Any], alike: Sequence[DeviceResult], ids: _Ids
 ) -> Iterator[Proposal]:
     """Yield the entry, if the condition holds for the device and not for its near miss."""
-    bad = {case: row for one in alike for case, row in one.rows.items() if row["status"] in BAD}
+    bad = {case: one.rows[case] for one in alike for case in one.failures}
     effect = next(EFFECTS[s] for s in EFFECTS if any(r["status"] == s for r in bad.values()))
     vendor = match.get("vendor", ["any"])[0]
     name, first, today = alike[0].name, min(bad), time.strftime("%Y-%m-%d", time.gmtime())
@@ -121,12 +124,14 @@ def _proposal(
     serials = {serial for one in alike for serial in one.serials}
     evidence = [{"type": "farm_run", "case": case, "seen": alike[0].run.started[:10]}
                 for case in sorted(bad)[:MOST_EVIDENCE]]  # fmt: skip
-    what = f"{name} with driver {alike[0].driver} {VERBS[effect]} {len(bad)} conformance cases"
+    count = counted(len(bad), "conformance case")
+    what = f"{name} with driver {alike[0].driver} {VERBS[effect]} {count}, such as {first}"
+    scope = "" if "driver" in match else " It concerns every version of the driver."
     entry_id, vendor = ids.next_of(vendor)
     entry = {
         "id": entry_id, "rev": 1, "state": "canary", "effect": effect,
         "assurance": "reproduced" if len(serials) > 1 else "reported",
-        "summary": plain(f"Proposed by a farm: {what}, such as {first}.", 300),
+        "summary": plain(f"Proposed by a farm: {what}.{scope}", 300),
         "match": [match], "action": _action(alike),
         "probe": {"tests": ["standard", "kernels"], "may": "confirm_and_clear"},
         "evidence": evidence,

@@ -60,6 +60,11 @@ class DeviceResult:
         done = sum(row["status"] != SKIPPED for row in self.rows.values())
         return float(done / self.run.count)
 
+    @property
+    def failures(self) -> list[str]:
+        """The cases that failed, were refused, crashed or hung."""
+        return sorted(case for case, row in self.rows.items() if row["status"] in BAD)
+
     def statuses(self) -> Counter[str]:
         """Return how many cases came to each status, those that were not run too."""
         counts = Counter(str(row["status"]) for row in self.rows.values())
@@ -119,6 +124,7 @@ class FarmReport:
         """Return the figures that a reader looks for first."""
         return {"runs": len(self.runs), "devices": len(self.latest()),
                 "cases": sum(len(one.rows) for one in self.results),
+                "failures": sum(len(one.failures) for one in self.latest()),
                 "regressions": sum(len(one.cases) for one in self.regressions),
                 "flakes": len(self.flakes)}  # fmt: skip
 
@@ -133,7 +139,7 @@ def collect(stores: Sequence[str]) -> FarmReport:
         store = RunStore(url)
         run = store.run()
         if run is None or run.id in found:
-            why = "holds no run" if run is None else "holds a run that another store holds, too"
+            why = "holds no run" if run is None else f"and {found[run.id][1].url} hold the same run"
             raise InputError(f"{url} {why}.", asked_by="the store")
         found[run.id] = run, store
     ordered = sorted(found.values(), key=lambda both: both[0].started)
@@ -186,8 +192,7 @@ def _regressions(results: Sequence[DeviceResult]) -> Iterator[Regression]:
     for old, new in _updates(results):
         if (old.run.version, old.driver) == (new.run.version, new.driver):
             continue  # what differs is a flake
-        cases = [case for case, row in sorted(new.rows.items()) if row["status"] in BAD
-                 and old.rows.get(case, {}).get("status") == PASSED]  # fmt: skip
+        cases = [c for c in new.failures if old.rows.get(c, {}).get("status") == PASSED]
         if cases:
             yield Regression(old, new, tuple(cases))
 

@@ -24,6 +24,7 @@ COLUMNS: Mapping[str, str] = {
     "id": "string", "op": "string", "dtype": "string", "shape": "string", "data": "string",
     "storage": "string", "variant": "string", "status": "string", "code": "string",
     "reason": "string", "seconds": "double", "worst": "double", "kernels": "string",
+    "rms": "double", "bits": "string", "host": "string",
 }  # fmt: skip
 """Columns and their types. `identity` and `labels` are JSON, `kernels` are joined by ``+``."""
 
@@ -64,7 +65,7 @@ def rows(stores: Sequence[str]) -> Iterator[dict[str, Any]]:
                 "name": identity.get("name"), "driver": driver_of(identity),
                 "identity": json.dumps(identity, sort_keys=True), "serial": farm.get("serial"),
                 "labels": json.dumps(farm.get("labels", {}), sort_keys=True),
-                "is_check": bool(farm.get("is_check")),
+                "is_check": bool(farm.get("is_check")), "host": header.get("host"),
             }  # fmt: skip
             for row in results.rows.values():
                 kernels = "+".join(map(str, row.get("kernels") or ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import time
 from typing import Any, cast
 
@@ -48,7 +49,7 @@ def answer(asked: dict[str, Any], desk: Desk) -> str:
     cases = [case for case in everything(asked["profile"]) if case.id in wanted]
     header: dict[str, Any] = {
         "schema": SCHEMA, "profile": asked["profile"], "shard": asked["shard"],
-        "versions": versions(), "started": utc_now(),
+        "versions": versions(), "started": utc_now(), "host": platform.node() or None,
     }  # fmt: skip
     results = Results(header)
     with desk.lent(asked["key"], asked["name"]) as device:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from daily import some
 from farm_fakes import CASES, answers, desk, names_in
+from farm_fakes import farm as fake_farm
 
+from gpuedge.cli import farm
 from gpuedge.cli.main import main
-from gpuedge.farm import coordinator, devices, work
+from gpuedge.farm import coordinator, devices, engine, work
 from gpuedge.safety import packages
 
 ADDS = sorted(name for name, case in CASES.items() if case.op == "add")
@@ -37,14 +47,16 @@ def test_run_query_export_and_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main([*RUN, "--store", store, "--json"]) == 0
     body = document(capsys)
     assert body["schema"] == "gpuedge.farm/1"
-    assert body["counts"] == {"passed": 2 * len(ADDS), "not_run": 0}
+    counts = {name: count for name, count in body["counts"].items() if count}
+    assert counts == dict.fromkeys(("cases", "executed", "passed"), 2 * len(ADDS))
     assert sorted(names_in(tmp_path / "s")) == sorted(2 * ADDS)
     assert main(["farm", "query", store, "select count(*) as n from rows", "--json"]) == 0
     assert document(capsys)["rows"] == [[2 * len(ADDS)]]
     assert main(["farm", "export", store, "-o", str(tmp_path / "r.parquet"), "--json"]) == 0
     assert document(capsys)["rows"] == 2 * len(ADDS)
     assert main(["farm", "report", store, "-o", str(tmp_path / "r.html")]) == 0
-    assert "1 runs, 2 devices" in capsys.readouterr().out
+    assert "1 run, 2 devices" in (out := capsys.readouterr().out)
+    assert "0 failures" in out and "0 proposals" in out
     assert main([*RUN, "--store", store]) == 2
     assert "holds a run already" in capsys.readouterr().err
     for other in (["--only", "tanh/*"], ["--profile", "full"]):
@@ -56,6 +68,24 @@ def test_run_query_export_and_report(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert len(list((tmp_path / "s" / "summaries").iterdir())) == 2
 
 
+def test_cases_that_do_not_apply_are_told_as_by_conformance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def skip(header: Any, rows: list[dict[str, Any]]) -> None:
+        for one in rows:
+            if one["id"] == ADDS[0]:
+                one |= {"status": "skipped", "reason": "not here"}
+
+    monkeypatch.setattr(work, "answer", answers({"here": skip}))
+    asked = ["--store", str(tmp_path / "s"), "--verify", "1"]
+    assert main([*RUN, *asked]) == 0
+    out, left = capsys.readouterr().out, len(ADDS) - 1
+    assert f"{left} of {left}  " in out
+    assert f"\n{2 * left} of {2 * left} cases passed; 2 do not apply\n" in out
+    assert "2 devices; results in" in out
+    assert "4 shards not verified, for lack of a second equal device" in out
+
+
 def test_what_is_wrong_is_an_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,6 +95,13 @@ def test_what_is_wrong_is_an_exit_code(
     monkeypatch.setattr(work, "answer", answers({"here": fail}))
     assert main([*RUN, "--store", str(tmp_path / "a")]) == 1
     assert "failed" in capsys.readouterr().out
+    page = str(tmp_path / "r.html")
+    assert main(["farm", "report", str(tmp_path / "a"), "-o", page]) == 0
+    assert ", 4 failures, 0 regressions, 0 flakes, " in capsys.readouterr().out
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    both = [str(tmp_path / name) for name in ("a", "copy")]
+    assert main(["farm", "report", *both, "-o", page]) == 2
+    assert f"{both[1]} and {both[0]} hold the same run" in capsys.readouterr().err
     job = ["farm", "job", "lava", "-o", str(tmp_path / "job")]
     assert main([*job, "--device", "x; rm"]) == 2
     assert main([*job, "--shards", "2"]) == 0
@@ -123,6 +160,86 @@ def test_a_scheduler_that_is_not_there(
     assert main([*RUN, *arguments]) == 4
     assert "GE-407" in capsys.readouterr().err
     assert not (tmp_path / "s" / "run.json").exists()
+
+
+@pytest.fixture
+def scheduler() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Have a scheduler in a process of its own; yield it and its address."""
+    command = [sys.executable, "-m", "gpuedge", "farm", "scheduler", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
+        process.kill()
+
+
+@pytest.mark.parametrize("end", some(("killed", "stopped", "told", "retired")))
+def test_how_a_worker_ends(
+    end: str, scheduler: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process, address = scheduler
+
+    def retire() -> None:
+        from distributed import Client
+
+        with Client(address, set_as_default=False) as client:
+            client.retire_workers()
+
+    ends = {"killed": process.kill, "stopped": process.terminate, "retired": retire,
+            "told": lambda: os.kill(os.getpid(), signal.SIGTERM)}  # fmt: skip
+    threads: list[threading.Timer] = []
+
+    def ready(*_: object) -> None:
+        threads.append(threading.Timer(0.5, ends[end]))
+        threads[0].start()
+
+    monkeypatch.setattr(farm, "_ready", ready)
+    code = main(["farm", "worker", "--scheduler", address])
+    threads[0].join()
+    err = capsys.readouterr().err
+    if end in ("killed", "stopped"):
+        assert code == 4 and err.startswith(f"[GE-407] The scheduler at {address} is gone.")
+        assert "Restart=on-failure" in err
+    else:
+        assert (code, err) == (0, "")
+
+
+def test_a_run_whose_scheduler_is_killed_says_so_and_nothing_else(
+    tmp_path: Path, scheduler: Any
+) -> None:
+    process, address = scheduler
+    code = ("from gpuedge.farm import engine; engine.CONNECT_S = 1.0\n"
+            "from gpuedge.cli.main import main; raise SystemExit(main())")  # fmt: skip
+    command = [sys.executable, "-c", code, *RUN[:-1], "--store", str(tmp_path / "s"),
+               "--scheduler", address, "--grace", "60"]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        from distributed import Client
+
+        with Client(address, set_as_default=False) as other:
+            end = time.monotonic() + 60
+            while time.monotonic() < end and running.poll() is None:
+                if other.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.clients)) > 1:
+                    break
+                time.sleep(0.2)
+        process.kill()
+        _, err = running.communicate(timeout=60)
+    assert running.returncode == 4
+    assert err.startswith("[GE-407] The scheduler at") and err.count("\n") == 4, err
+    assert not (tmp_path / "s").exists(), "a store in which nothing ran"
+
+
+def test_a_label_that_no_worker_has(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    desks = [desk("a", "G1", rack="1"), desk("b", "G1"), desk("old", "G1", version="0.0.9")]
+    with fake_farm(*desks) as client:
+        monkeypatch.setattr(engine, "connected", lambda *_: contextlib.nullcontext(client))
+        at = ["--scheduler", "tcp://127.0.0.1:9", "--store", str(tmp_path / "s")]
+        assert main([*RUN, *at, "--label", "rack=9"]) == 3
+        err = capsys.readouterr().err
+        assert "GE-103" in err and "is labelled rack=9." in err
+        assert "a (rack=1)" in err and "b (no label)" in err and "old: it has gpuedge 0.0.9" in err
+        assert not (tmp_path / "s").exists(), "a store in which nothing ran"
+        assert main([*RUN, *at, "--label", "rack=1"]) == 1  # of the one with another version
+        assert (tmp_path / "s" / "run.json").exists()
 
 
 def test_results_in_a_place_that_is_no_folder(capsys: pytest.CaptureFixture[str]) -> None:

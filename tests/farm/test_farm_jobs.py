@@ -94,34 +94,36 @@ def test_lava_jobs_have_lavas_form(tmp_path: Path) -> None:
     steps = definition["repository"]["run"]["steps"]
     assert all(isinstance(step, str) for step in steps)
     check_commands("\n".join(steps), 1)
+    assert "--lava /dev/stdout" in steps[2] and "GPUEDGE" in definition["repository"]["params"]
     script = tmp_path / "steps.sh"
-    script.write_text("#!/bin/sh\n" + "\n".join(steps) + "\n")
+    # LAVA writes params in front of the steps
+    script.write_text("#!/bin/sh\nGPUEDGE='https://x'\n" + "\n".join(steps) + "\n")
     checker = Path(sys.executable).with_name("shellcheck")
     subprocess.run([checker, script], check=True, timeout=60)
 
 
 def test_lava_is_told_every_case(tmp_path: Path) -> None:
     """The steps are run with programs that are made up in the place of Python's and LAVA's."""
-    steps = yaml.safe_load(made("lava", tmp_path)["lava-1.yaml"])["actions"][2]["test"]
-    steps = steps["definitions"][0]["repository"]["run"]["steps"]
-    (tmp_path / "results.jsonl").write_text(
-        '{"schema": "x"}\n{"id": "add/a", "status": "passed"}\n{"id": "mul/b", '
-        '"status": "crashed"}\n{"id": "sub/c", "status": "skipped"}\n'
-    )
+    test = yaml.safe_load(made("lava", tmp_path)["lava-1.yaml"])["actions"][2]["test"]
+    body = test["definitions"][0]["repository"]
+    steps, params = body["run"]["steps"], body["params"]
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "python3").write_text(
-        f'#!/bin/sh\ncase $1 in -c) exec {sys.executable} "$@" ;; esac\nexit 1\n'
+        "#!/bin/sh\nfor last; do :; done\ncase $2 in pip) echo $last >pip; exit ;; esac\n"
+        'echo "signals to $last"\nexit 1\n'
     )
-    (tools / "lava-test-case").write_text('#!/bin/sh\necho "$1 $3" >>told\n')
+    (tools / "lava-test-case").write_text('#!/bin/sh\necho "$1 $3"\n')
     (tools / "lava-test-attach").write_text("#!/bin/sh\n")
     for tool in tools.iterdir():
         tool.chmod(0o755)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(["sh", "-c", "\n".join(steps)], cwd=tmp_path, check=True, timeout=60,
-                   env={**os.environ, "PATH": path})  # fmt: skip
-    told = (tmp_path / "told").read_text().splitlines()
-    assert told == ["add.a pass", "mul.b fail", "sub.c skip", "gpuedge-ended pass"]
+    done = subprocess.run(["sh", "-c", "\n".join(["set -e", *steps])], cwd=tmp_path, check=True,
+                          timeout=60, env={**os.environ, "PATH": path, **params}, text=True,
+                          stdout=subprocess.PIPE)  # fmt: skip
+    assert done.stdout.splitlines() == ["signals to /dev/stdout", "gpuedge-ended pass"]
+    wheel = (tmp_path / "pip").read_text().strip()
+    assert wheel == f"gpuedge[models] @ {params['GPUEDGE']}" and wheel.endswith(".whl")
 
 
 def test_firebase_has_a_group_for_each_shard(tmp_path: Path) -> None:

@@ -122,7 +122,9 @@ def test_a_scheduler_that_dies_costs_no_finished_shard(tmp_path: Path) -> None:
         until(store, 2, running)
         farm.processes["scheduler"].kill()
         out, log = running.communicate(timeout=120)
+        assert farm.processes["one"].wait(120) == 4, "a supervisor starts it again"
     assert running.returncode == 4 and json.loads(out)["code"] == "GE-407", log
+    assert "distributed" not in log
     before = {f: f.stat().st_mtime_ns for f in store.glob("shards/*.jsonl")}
     assert 2 <= len(before) < 8
     (tmp_path / "second").mkdir()

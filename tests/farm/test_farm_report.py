@@ -15,6 +15,9 @@ from daily import some
 from farm_fakes import CASES, begun, row
 
 from gpuedge.capdb.check import check_folder, check_schemas
+from gpuedge.capdb.entries import parse
+from gpuedge.capdb.identity.subject import subject
+from gpuedge.capdb.matching import FALSE, TRUE, result
 from gpuedge.conformance.results import Results
 from gpuedge.core.errors import InputError
 from gpuedge.farm import page, proposals, report, table
@@ -54,8 +57,9 @@ def store(
 def write(made: Any, task: FarmTask, one: FarmDevice, odd: dict[str, str], is_check: bool) -> None:
     farm = {"serial": "s2" if is_check else "s1", "labels": {"rack": "1"}, "is_check": is_check}
     header = {"schema": "gpuedge.conformance/1", "device": one.device, "identity": one.identity,
-              "farm": farm}  # fmt: skip
-    rows = {n: row(CASES[n], odd.get(n, "passed")) for n in task.ids}
+              "farm": farm, "host": "lab-1"}  # fmt: skip
+    more = {"bits": "0011", "rms": 0.25}
+    rows = {n: row(CASES[n], odd.get(n, "passed")) | more for n in task.ids}
     for name in set(odd) & set(rows):
         rows[name]["reason"] = EVIL
     name = f"{'checks' if is_check else 'shards'}/{task.shard}.jsonl"
@@ -75,6 +79,10 @@ def test_rows_are_a_table_that_answers_questions(tmp_path: Path) -> None:
         [at], "select status, count(*) as n from rows group by 1 order by n"
     )
     assert (columns, found) == (["status", "n"], [["failed", 1], ["passed", len(ALL) - 1]])
+    _, found = table.query([at], "describe rows")
+    assert [row[0] for row in found] == list(table.COLUMNS), "as the page says"
+    _, found = table.query([at], "select distinct key, host, bits, rms from rows")
+    assert found == [[device().key, "lab-1", "0011", 0.25]]
 
 
 SQL = (
@@ -192,8 +200,46 @@ def test_page_needs_nothing_and_believes_nothing(tmp_path: Path) -> None:
     assert "url(" not in text and "@import" not in text
     figures = json.loads(text.partition('id="figures">')[2].partition("</script>")[0])
     assert (figures["runs"], figures["regressions"], figures["flakes"]) == (2, 1, 1)
+    assert figures["failures"] == 1
     for op in {c.op for c in CASES.values()}:
         assert f'<th scope="row">{op}</th>' in text
+
+
+def test_page_names_the_cases_that_failed_by_device(tmp_path: Path) -> None:
+    bad = dict(zip(ALL, [*report.BAD, *["failed"] * 6, "flake"], strict=False))
+    one = store(tmp_path / "a", device(), bad)
+    two = store(tmp_path / "b", device("23.0.0"), {ALL[-1]: "timeout"}, when="2026-02-01")
+    found = report.collect([one, two])
+    assert (found.counts()["failures"], found.counts()["regressions"]) == (11, 1)
+    page.write(found, [], str(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text()
+    assert '<li class="bad"><b>11</b>failures</li>' in text
+    part = text.partition('<h2 id="failures">')[2].partition("<h2")[0]
+    first, second = part.split("<details")[1:]
+    assert "22.3.6: 10 cases" in first and "and 2 more" in first
+    assert first.count("<li><code>") == page.SHOWN_CASES and first.count("alert(1)") == 8
+    assert "23.0.0: 1 case<" in second and ALL[-1] in second and "more" not in second
+
+
+def test_an_entry_is_about_the_version_that_failed_where_it_is_told(tmp_path: Path) -> None:
+    told = {"api": "vulkan", "name": "G", "os": "linux", "vendorID": 6880, "driverID": 10,
+            "driverName": "SwiftShader driver"}  # fmt: skip
+    raw = FarmDevice("vulkan:0", {**told, "driverVersion": 20971520})
+    silent = FarmDevice("vulkan:0", told)
+    for name, one in (("a", raw), ("b", silent)):
+        store(tmp_path / name, one, {ALL[0]: "failed"})
+    made = proposals.proposed(report.collect([str(tmp_path / "a"), str(tmp_path / "b")]))
+    by_version = {"driver" in one.entry["match"][0]: one for one in made}
+    assert len(made) == 2
+    (entry, pair), other = (by_version[True].entry, by_version[True].pair), by_version[False].entry
+    assert entry["match"][0]["driver"] == {
+        "scheme": "vk-raw", "intervals": [{"from": [20971520], "below": [20971521]}]
+    }  # fmt: skip
+    assert "every version" not in entry["summary"]
+    assert other["summary"].endswith("It concerns every version of the driver.")
+    newer = {**pair["match"], "driverVersion": 20971521}
+    found = [result(parse(entry, "vulkan"), subject(r, host={}))[0] for r in (pair["match"], newer)]
+    assert found == [TRUE, FALSE]
 
 
 def test_proposals_are_valid_in_the_database(tmp_path: Path) -> None:
