@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,26 +204,29 @@ def test_how_a_worker_ends(
 
 
 def test_a_run_whose_scheduler_is_killed_says_so_and_nothing_else(
-    tmp_path: Path, scheduler: Any
-) -> None:
+    tmp_path: Path, scheduler: Any, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     process, address = scheduler
-    code = ("from gpuedge.farm import engine; engine.CONNECT_S = 1.0\n"
-            "from gpuedge.cli.main import main; raise SystemExit(main())")  # fmt: skip
-    command = [sys.executable, "-c", code, *RUN[:-1], "--store", str(tmp_path / "s"),
-               "--scheduler", address, "--grace", "60"]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
-        from distributed import Client
+    look, looks = engine.Engine.workers, []
 
-        with Client(address, set_as_default=False) as other:
-            end = time.monotonic() + 60
-            while time.monotonic() < end and running.poll() is None:
-                if other.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.clients)) > 1:
-                    break
-                time.sleep(0.2)
-        process.kill()
-        _, err = running.communicate(timeout=60)
-    assert running.returncode == 4
-    assert err.startswith("[GE-407] The scheduler at") and err.count("\n") == 4, err
+    def workers(self: engine.Engine) -> Any:
+        looks.append(self)
+        if len(looks) == 2:
+            process.kill()
+            process.wait()
+        return look(self)
+
+    monkeypatch.setattr(engine.Engine, "workers", workers)
+    monkeypatch.setitem(engine.CONFIG, "distributed.comm.timeouts.connect", "1s")
+    log = logging.getLogger("distributed.client")
+    log.addHandler(caplog.handler)  # Dask's logs may end before the root
+    at = ["--store", str(tmp_path / "s"), "--scheduler", address, "--grace", "60"]
+    assert main([*RUN[:-1], *at]) == 4
+    log.removeHandler(caplog.handler)
+    err = capsys.readouterr().err
+    assert err.startswith(f"[GE-407] The scheduler at {address} is gone."), err
+    assert err.count("\n") == 4 and caplog.records == []
     assert not (tmp_path / "s").exists(), "a store in which nothing ran"
 
 
