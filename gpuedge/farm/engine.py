@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import FarmError, InputError, UsageError
+from gpuedge.core.text import said
 from gpuedge.farm import work
 from gpuedge.farm.devices import Announcement, Desk, resource
 from gpuedge.safety import temporary
@@ -257,7 +258,7 @@ class Engine:
 
     def gone(self, error: BaseException | None = None) -> FarmError:
         """Return the error that tells that the scheduler is gone."""
-        known = str(error) if error else "it forgot what it was asked"
+        known = said(error) if error else "the connection to it broke, or it was restarted"
         return _gone(self._address, known,
                      "finished shards are in the store: gpuedge farm run --resume")  # fmt: skip
 

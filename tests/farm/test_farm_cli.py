@@ -219,6 +219,7 @@ def test_a_run_whose_scheduler_is_killed_says_so_and_nothing_else(
 
     monkeypatch.setattr(engine.Engine, "workers", workers)
     monkeypatch.setitem(engine.CONFIG, "distributed.comm.timeouts.connect", "1s")
+    monkeypatch.setattr(engine, "CONNECT_S", 5.0)
     log = logging.getLogger("distributed.client")
     log.addHandler(caplog.handler)  # Dask's logs may end before the root
     at = ["--store", str(tmp_path / "s"), "--scheduler", address, "--grace", "60"]
