@@ -18,8 +18,10 @@ from gpuedge.bench import store
 from gpuedge.bench.estimates import Quantile
 from gpuedge.bench.graphs import GRAPHS
 from gpuedge.bench.results import BenchResult
+from gpuedge.cli import bench_actions
 from gpuedge.cli import main as cli
 from gpuedge.cli.bench_actions import shown_quantile
+from gpuedge.core.text import Table
 from gpuedge.graph.writer import to_bytes
 
 QUICK = [name for name, one in FARM.items() if not one.is_slow]
@@ -218,3 +220,12 @@ def test_a_driver_is_timed_beside_the_cpu_and_is_right(
     assert found["cpu"]["accuracy"]["relative"] < 1e-5
     assert found[device]["accuracy"]["relative"] < 1e-3
     assert found[device]["device"] != "CPU"
+
+
+@pytest.mark.parametrize(("needed", "words"), [(30, "24 of 30"), (None, "24 (no number suffices)")])
+def test_a_history_says_how_many_iterations_it_needs(needed: int | None, words: str) -> None:
+    row = {"case": "c", "subject": "cpu", "runs": 9, "state": "steady", "ratio": None, "limit": 1.1,
+           "changes": [], "iterations": 24, "iterations_needed": needed}  # fmt: skip
+    body = {"histories": [row], "statistic": "t", "least_runs": 8, "effect": 0.05}
+    shown, _ = bench_actions._history_tables(body)
+    assert isinstance(shown, Table) and shown.rows[0][5] == words
