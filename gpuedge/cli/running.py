@@ -96,7 +96,7 @@ class Campaign:
             if before is None:
                 continue
             check_same(before, part.header, path)
-            part.header |= {k: v for k, v in before.header.items() if k == "caps"}
+            part.header |= {k: v for k, v in before.header.items() if k in ("caps", "seconds")}
             for name, row in before.rows.items():
                 kind = (row.get("expectation") or {}).get("kind")
                 is_open = row.get("is_due") or row["status"] in rerun or kind == UNSUPPORTED
@@ -135,7 +135,7 @@ class Campaign:
             part.device, self.profile, self.left(part), self.jobs, self.case_s,
             retry=self.retry, final=expected.keys(),
         )  # fmt: skip
-        start = time.monotonic()
+        start = time.monotonic() - (part.header.get("seconds") or 0)  # of what went on before, too
         progress(part.device)
         try:
             for row in runner.rows():

@@ -202,6 +202,7 @@ def test_resuming_runs_what_is_missing(
     lines = tmp_path / "r.jsonl"
     assert run(*RUN, "--jsonl", lines) == 1
     kept = lines.read_bytes().splitlines(keepends=True)
+    kept[0] = json.dumps({**json.loads(kept[0]), "seconds": 1000.0}).encode() + b"\n"
     lines.write_bytes(b"".join(kept[:5]) + b'{"torn')
     device(**{"*": "error"})  # whatever is run now is told apart from what was kept
     capsys.readouterr()
@@ -210,6 +211,7 @@ def test_resuming_runs_what_is_missing(
     assert "1 damaged line left out (line 6)" in err and f"4 of {len(ADDS)} cases are in" in err
     found = [r["status"] for r in only(str(lines)).rows.values()]
     assert found.count("error") == len(ADDS) - 4
+    assert only(str(lines)).header["seconds"] > 1000, "of both runs"
     assert run(*RUN, "--jsonl", lines, "--resume", lines) == 1
     assert "no cases left" not in capsys.readouterr().err
 
