@@ -21,6 +21,7 @@ from gpuedge.bench.spec import (
     SpecTest,
     chosen,
     locate,
+    of_shapes,
     read_spec,
 )
 from gpuedge.core.errors import GpuEdgeError, InputError
@@ -113,8 +114,9 @@ class SkippedCase:
 
 
 def cases_of(
-    text: str, places: SpecPlaces, strings: Mapping[str, str] | None = None
-) -> Iterator[BenchCase | SkippedCase]:
+    text: str, places: SpecPlaces, strings: Mapping[str, str] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Iterator[BenchCase | SkippedCase]:  # fmt: skip
     """Yield the cases that an argument names.
 
     Parameters
@@ -125,6 +127,8 @@ def cases_of(
     places : SpecPlaces
     strings : mapping of str to str, optional
         FAI-PEP's string map.
+    shapes : mapping of str to tuple of int, optional
+        Of inputs of models, before those of specifications.
 
     Raises
     ------
@@ -134,14 +138,14 @@ def cases_of(
     if path.lower().endswith(".json"):
         spec = read_spec(Path(path), strings)
         for test in chosen(spec.tests, only):
-            yield _of_spec(spec, test, places)
+            yield _of_spec(spec, test, places, shapes or {})
     elif text in GRAPHS:
         yield BenchCase(text, graph=text)
     elif CALL.fullmatch(text) and not Path(text).exists():
         yield BenchCase(text, call=text)
     elif Path(text).suffix.lower() in (".onnx", ".gpuedge") or Path(text).exists():
         check_readable(text, "model")
-        yield BenchCase(Path(text).stem, source=Path(text))
+        yield BenchCase(of_shapes(Path(text).stem, shapes or {}), source=Path(text), shapes=shapes)
     else:
         raise InputError(
             f"{shown(text)} is nothing that can be timed.",
@@ -151,7 +155,9 @@ def cases_of(
         )
 
 
-def _of_spec(spec: BenchSpec, test: SpecTest, places: SpecPlaces) -> BenchCase | SkippedCase:
+def _of_spec(
+    spec: BenchSpec, test: SpecTest, places: SpecPlaces, shapes: Mapping[str, tuple[int, ...]]
+) -> BenchCase | SkippedCase:
     name = f"{spec.name}/{test.name}"
     if test.skipped or spec.model is None:
         return SkippedCase(name, test.skipped)
@@ -160,9 +166,9 @@ def _of_spec(spec: BenchSpec, test: SpecTest, places: SpecPlaces) -> BenchCase |
         return {n: locate(file, spec.path, places) for n, file in files.items()}
 
     return BenchCase(
-        name, source=locate(spec.model, spec.path, places), shapes=test.shapes,
-        inputs=found(test.inputs), outputs=found(test.outputs), iterations=test.iterations,
-        warm_up=test.warm_up,
+        of_shapes(name, shapes), source=locate(spec.model, spec.path, places),
+        shapes={**test.shapes, **shapes}, inputs=found(test.inputs), outputs=found(test.outputs),
+        iterations=test.iterations, warm_up=test.warm_up,
     )  # fmt: skip
 
 

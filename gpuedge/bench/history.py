@@ -4,7 +4,8 @@ The unit is a run of the benchmark, as the logarithm of its median latency, for 
 run are correlated and runs differ by more than their iterations say. A run is compared with those
 before it, at most `Rule.window`, by Student's t for one further observation (the prediction
 interval). What exceeds it is suspect; the run after it must exceed it, too, against the same runs.
-Only then the level has changed, and later runs are compared with what came since.
+Only then the level has changed, and later runs are compared with what came since. Until these are
+enough they are compared with the level before: two in a row that are like it have returned to it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Literal
 
 from gpuedge.bench.estimates import ROOT_HALF_PI, spread, student
 from gpuedge.bench.results import BenchResult
+from gpuedge.core.text import counted
 
 STATISTIC = "Student's t of the logarithm of a run's median, confirmed by a second run"
 
@@ -68,10 +70,11 @@ class JudgedPoint:
     Attributes
     ----------
     state : str
-        ``new``: too few runs before it; ``suspect``: run it again; ``slower``, ``faster``: the
-        level has changed, at the run `since`.
+        ``new``: too few runs of its level before it; ``suspect``: run it again; ``slower``,
+        ``faster``: the level has changed, at the run `since`.
     ratio, limit : float or None
-        To the runs before, and the most that a run of the same level has; 1 / `limit` is the least.
+        To the runs it was compared with, and the most that a run of their level has; 1 / `limit` is
+        the least.
     """
 
     point: HistoryPoint
@@ -81,19 +84,14 @@ class JudgedPoint:
     since: int | None = None
 
 
+Histories = dict[tuple[str, str, str], list[JudgedPoint]]
+"""Judged runs by case, subject and machine."""
+
+
 def point_of(result: BenchResult) -> HistoryPoint:
     """Return the point of a result that has times."""
     logs = [math.log(ns) for ns in result.warm]
     return HistoryPoint(median(logs), spread(logs), len(logs), result.when, result.commit)
-
-
-def grouped(results: Iterable[BenchResult]) -> dict[tuple[str, str, str], list[BenchResult]]:
-    """Return results with times by case, subject and machine, in their order."""
-    found: dict[tuple[str, str, str], list[BenchResult]] = {}
-    for one in results:
-        if one.blocks:
-            found.setdefault((one.case, one.subject, one.machine), []).append(one)
-    return found
 
 
 def judge(points: Sequence[HistoryPoint], rule: Rule = RULE) -> list[JudgedPoint]:
@@ -107,21 +105,29 @@ def judge(points: Sequence[HistoryPoint], rule: Rule = RULE) -> list[JudgedPoint
     """
     found: list[JudgedPoint] = []
     base: list[int] = []  # runs of the present level
+    old: list[int] = []  # and of the one before it, from which it lies to the side `turn`
+    turn = 0
     suspect: tuple[int, int] | None = None  # the run before, and its side
     for at, point in enumerate(points):
         # a suspect has joined nothing: the run after it is judged by the same runs
-        before = [points[i].log_median for i in base[-rule.window :]]
+        is_young = len(base) < rule.least and bool(old)
+        before = [points[i].log_median for i in (old if is_young else base)[-rule.window :]]
         if len(before) < rule.least:
             found.append(JudgedPoint(point, "new"))
             base.append(at)
             continue
         away, limit = point.log_median - fmean(before), _limit(before, rule)
         side = 0 if abs(away) <= limit else (1 if away > 0 else -1)
+        if is_young:  # too few runs to judge by: what counts is whether it has left the old level
+            side = 0 if side == turn else -turn
         ratio, most = math.exp(away), math.exp(limit)
         if suspect is not None and side == suspect[1]:
             state: State = "slower" if side > 0 else "faster"
+            since = [suspect[0], at]
+            if is_young:
+                ratio = math.exp(point.log_median - fmean(points[i].log_median for i in base))
             found.append(JudgedPoint(point, state, ratio, most, suspect[0]))
-            base, suspect = [suspect[0], at], None
+            base, old, turn, suspect = old + since if is_young else since, base, side, None
             continue
         if suspect is not None:  # nothing was confirmed: it was noise, and counts as such
             base.append(suspect[0])
@@ -130,7 +136,8 @@ def judge(points: Sequence[HistoryPoint], rule: Rule = RULE) -> list[JudgedPoint
             suspect = (at, side)
         else:
             base.append(at)
-        found.append(JudgedPoint(point, "suspect" if side else "same", ratio, most))
+        calm: State = "new" if is_young else "same"
+        found.append(JudgedPoint(point, "suspect" if side else calm, ratio, most))
     return found
 
 
@@ -144,6 +151,34 @@ def present(judged: Sequence[JudgedPoint]) -> list[HistoryPoint]:
     """Return the runs of the present level: all since the last change."""
     since = next((one.since for one in reversed(judged) if one.since is not None), 0)
     return [one.point for one in judged[since:]]
+
+
+def histories(results: Iterable[BenchResult], rule: Rule = RULE) -> Histories:
+    """Judge results with times, oldest first."""
+    found: dict[tuple[str, str, str], list[HistoryPoint]] = {}
+    for one in results:
+        if one.blocks:
+            found.setdefault((one.case, one.subject, one.machine), []).append(point_of(one))
+    return {key: judge(points, rule) for key, points in found.items()}
+
+
+def verdict(judged: Sequence[JudgedPoint], rule: Rule = RULE) -> tuple[State, str]:
+    """Return the state that counts, and it in a sentence.
+
+    It is that of the last change, if this is among as many runs as one is compared with; else that
+    of the latest run.
+    """
+    changes = [one for one in judged[-rule.window :] if one.since is not None]
+    told = (changes or judged)[-1]
+    if told.ratio is None or told.limit is None:
+        needed = f"{len(judged) - 1} of the {rule.least} runs that are needed before it"
+        return told.state, f"no verdict: {needed}"
+    size = f"{told.ratio:.2f}x [{told.ratio / told.limit:.2f}, {told.ratio * told.limit:.2f}]"
+    limits = f"the limits are {1 / told.limit:.2f}x and {told.limit:.2f}x"
+    if told.since is None:
+        return told.state, f"{told.state}: {size} the level; {limits}"
+    ago, when = counted(len(judged) - 1 - told.since, "run"), judged[told.since].point.when[:19]
+    return told.state, f"{told.state}: {size} the level before, {ago} ago ({when}); {limits}"
 
 
 def shift_needed(runs: int, rule: Rule = RULE) -> float:

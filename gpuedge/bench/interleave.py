@@ -24,7 +24,7 @@ import numpy as np
 from gpuedge.bench.cases import BenchCase, ReadyCase, error_of, prepared
 from gpuedge.bench.meters import Meter, meters
 from gpuedge.bench.results import Accuracy, BenchResult, Cold, Energy
-from gpuedge.bench.subjects import OWN, SubjectName, TimedProcess, check_build
+from gpuedge.bench.subjects import LOAD_S, OWN, SubjectName, TimedProcess, check_build
 from gpuedge.core.text import duration
 from gpuedge.safety import temporary
 
@@ -36,8 +36,8 @@ MAX_ROUNDS = 1000
 BLOCK_NS, MOST_RUNS = 10_000_000, 64
 """A block takes at least so long, or has so many runs: of short ones the first few vary most."""
 
-LOAD_S, BLOCK_S = 300.0, 120.0
-"""Deadlines of starting a subject with its first run, and of a block."""
+BLOCK_S = 120.0
+"""Deadline of a block."""
 
 Say = Callable[[str], None]
 
@@ -74,8 +74,8 @@ class _Side:
         outputs = self.folder / "outputs.npz"
         answer = self._ask(
             LOAD_S, do="load", peer=self.subject.peer, device=self.subject.device,
-            call=ready.case.call, model=ready.model, inputs=ready.feeds, names=ready.names,
-            outputs=str(outputs),
+            call=ready.case.call, folder=str(Path.cwd()), model=ready.model, inputs=ready.feeds,
+            names=ready.names, outputs=str(outputs),
         )  # fmt: skip
         if answer is None:
             return

@@ -8,15 +8,16 @@ from html import escape
 
 import numpy as np
 
-from gpuedge.bench.history import JudgedPoint, grouped, judge, point_of
+from gpuedge.bench.history import JudgedPoint, histories
 from gpuedge.bench.results import BenchResult
-from gpuedge.core.text import duration, plain
+from gpuedge.bench.tables import MARKS, result_tables
+from gpuedge.core.text import Table, duration, plain
 
-WIDTH, LEFT, RIGHT = 900, 230, 45
-"""Of a drawing, and the margins for names and for the last label, in pixels."""
+WIDTH, LEFT, RIGHT = 720, 100, 64
+"""Of a drawing, and its margins for labels, in pixels."""
 
-ROW, PLOT = 34, 220
-"""Height of a subject's row, and of the drawing of a history."""
+ROW, PLOT, AXIS = 56, 260, 34
+"""Height of a subject's row with its name, of the drawing of a history, and of the axis."""
 
 MOST_POINTS = 400
 """Runs that a row shows as points: evenly chosen where there are more."""
@@ -25,10 +26,15 @@ COLOURS = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#9a6700", "#57606a")
 STATES = {"slower": "#cf222e", "faster": "#1a7f37", "suspect": "#bf8700"}
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 960px; color: #1f2328; }
-h1 { font-size: 22px; } h2 { font-size: 17px; margin: 2em 0 .3em; }
-svg { max-width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: #57606a; }
-svg .name { fill: #1f2328; } p { margin: .3em 0; color: #57606a; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1160px; padding: 0 16px; }
+h1 { font-size: 22px; } h2 { font-size: 17px; margin: 2em 0 .3em; overflow-wrap: anywhere; }
+svg { max-width: 100%; height: auto; } svg text { font: 14px system-ui, sans-serif; fill: #57606a; }
+svg .name { fill: #000; } p { margin: .3em 0; color: #57606a; }
+table { border-collapse: collapse; margin: 1em 0; font-size: 13px; } caption { font-weight: 600; }
+caption, th, td { text-align: left; padding: 3px 14px 3px 0; } tr { border-bottom: 1px solid #ccc; }
+@media (max-width: 800px) { svg text { font-size: 22px; } th { display: none; }
+  table, tbody, tr, caption { display: block; } td { display: flex; overflow-wrap: anywhere; }
+  td::before { content: attr(title); flex: 0 0 34%; color: #57606a; } }
 """
 
 
@@ -36,27 +42,42 @@ def page(results: Sequence[BenchResult]) -> str:
     """Return the page: for each case its latest latencies, and its history if there is one."""
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>gpuedge bench</title>",
+        '<meta name=viewport content="width=device-width, initial-scale=1">',
         f"<style>{STYLE}</style><h1>gpuedge bench</h1>",
         "<p>Points are warm runs; the thick line runs from p50 to p90, the tick is p99, the grey "
         "bar is the 95 % interval of p50. Logarithmic scale.</p>",
+        f"<p>{_text(MARKS)}</p>",
     ]
     for case in dict.fromkeys(result.case for result in results):
         members = [result for result in results if result.case == case]
         parts.append(f"<h2>{_text(case)}</h2>")
-        latest = {r.subject: r for r in members if r.blocks}
-        if latest:
-            parts.append(_latencies(list(latest.values())))
-        failed = {r.subject: r.failed for r in members if r.failed}
-        parts += [f"<p>{_text(s)}: {_text(why)}</p>" for s, why in failed.items()]
-        for (_, subject, machine), history in grouped(members).items():
+        for machine in dict.fromkeys(r.machine for r in members):
+            latest = list({r.subject: r for r in members if r.machine == machine}.values())
+            dates = sorted({r.when[:16] for r in latest})
+            when = " to ".join(dates[:: max(1, len(dates) - 1)])
+            pythons = ", ".join(sorted({r.python for r in latest if r.python}))
+            parts.append(f"<p>{_text(f'{machine}, {when} UTC, Python {pythons}')}</p>")
+            if timed := [r for r in latest if r.blocks]:
+                parts.append(_latencies(timed))
+            parts += [_table(one) for one in result_tables(latest) if one.rows]
+        for (_, subject, machine), history in histories(members).items():
             if len(history) > 2:
                 parts.append(f"<p>{_text(subject)} on {_text(machine)}, run by run</p>")
-                parts.append(_history(judge([point_of(r) for r in history])))
+                parts.append(_history(history))
     return "\n".join(parts) + "\n"
 
 
 def _text(text: str) -> str:
     return escape(plain(text, 200))
+
+
+def _table(one: Table) -> str:
+    parts = [f"<table><caption>{_text(one.title)}</caption>"]
+    heads, *rows = one.cells
+    for row, tag in ((heads, "th"), *((row, "td") for row in rows)):
+        pairs = ((_text(head), _text(cell)) for head, cell in zip(heads, row, strict=True))
+        parts += ["<tr>", *(f'<{tag} title="{head}">{cell}</{tag}>' for head, cell in pairs)]
+    return "".join([*parts, "</table>"])
 
 
 class _Scale:
@@ -74,7 +95,7 @@ class _Scale:
         return self._first + share * (self._last - self._first)
 
     def ticks(self) -> list[float]:
-        """Return up to seven round numbers."""
+        """Return up to six round numbers, so far apart that labels fit."""
         low, high = math.exp(self._low), math.exp(self._high)
         for steps in ((1,), (1, 3), (1, 2, 5), tuple(np.arange(1, 10, 0.5)),
                       tuple(np.arange(1, 10, 0.1)), tuple(np.arange(1, 10, 0.01))):  # fmt: skip
@@ -82,19 +103,23 @@ class _Scale:
             found = [s * 10.0**p for p in powers for s in steps if low <= s * 10.0**p <= high]
             if len(found) >= 4:
                 break
-        return found[:: -(-len(found) // 7)] if found else [low]
+        kept = found[:1] or [low]
+        for tick in found[1:]:
+            if abs(self.at(tick) - self.at(kept[-1])) >= abs(self._last - self._first) / 6:
+                kept.append(tick)
+        return kept
 
 
 def _latencies(results: Sequence[BenchResult]) -> str:
-    scale = _Scale((ns for r in results for ns in r.warm), LEFT, WIDTH - RIGHT)
-    height = ROW * len(results) + 34
+    scale = _Scale((ns for r in results for ns in r.warm), RIGHT, WIDTH - RIGHT)
+    height = ROW * len(results) + AXIS
     parts = [_open(height)]
     for tick in scale.ticks():
         x = scale.at(tick)
-        parts += [_line(x, 6, x, height - 24, "#eaeef2"), _label(x, height - 8, duration(tick))]
+        parts += [_line(x, 6, x, height - AXIS, "#eaeef2"), _label(x, height - 8, duration(tick))]
     for at, result in enumerate(results):
-        middle, colour = 6 + ROW * (at + 0.5), COLOURS[at % len(COLOURS)]
-        parts.append(f'<text class=name x="{LEFT - 12}" y="{middle + 4}" text-anchor=end>'
+        middle, colour = ROW * (at + 1) - 14, COLOURS[at % len(COLOURS)]
+        parts.append(f'<text class=name x=0 y="{middle - 18}">'
                      f"{_text(plain(result.subject, 30))}</text>")  # fmt: skip
         parts += _row(result, scale, middle, colour)
     return "".join([*parts, "</svg>"])
@@ -118,7 +143,7 @@ def _row(result: BenchResult, scale: _Scale, middle: float, colour: str) -> Iter
 
 def _history(judged: Sequence[JudgedPoint]) -> str:
     values = [math.exp(one.point.log_median) for one in judged]
-    scale = _Scale(values, PLOT - 30, 12)
+    scale = _Scale(values, PLOT - AXIS - 6, 12)
     step = (WIDTH - LEFT - RIGHT) / max(1, len(judged) - 1)
     parts = [_open(PLOT)]
     for tick in scale.ticks():

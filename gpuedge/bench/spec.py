@@ -199,13 +199,15 @@ def _fai_pep_tests(test: Mapping[str, Any], at: int, why: str) -> Iterator[SpecT
     outputs = _files(test.get("output_files", {}), f"{where}.output_files")
     sets = list(_shapes(test, where))
     for shapes in sets:
-        suffix = (
-            "" if len(sets) == 1 else f"-{'-'.join('x'.join(map(str, s)) for s in shapes.values())}"
-        )
         yield SpecTest(
-            name + suffix, shapes, inputs, outputs, test.get("iter", ITERATIONS),
-            test.get("warmup", WARM_UP), why,
+            name if len(sets) == 1 else of_shapes(name, shapes), shapes, inputs, outputs,
+            test.get("iter", ITERATIONS), test.get("warmup", WARM_UP), why,
         )  # fmt: skip
+
+
+def of_shapes(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Return what a case is called with these shapes: it has a history of its own."""
+    return "-".join((name, *("x".join(map(str, shape)) for shape in shapes.values())))
 
 
 def _shapes(test: Mapping[str, Any], where: str) -> Iterator[dict[str, tuple[int, ...]]]:

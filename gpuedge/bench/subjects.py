@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from gpuedge.bench.peers import PEERS
 from gpuedge.core.errors import InputError, UnknownDeviceError, UsageError
 from gpuedge.core.text import plain, shown
 from gpuedge.runtime.strings import AUTO, parse
-from gpuedge.safety import child, interpreter
+from gpuedge.safety import child, interpreter, temporary
 from gpuedge.safety.child import Child
 from gpuedge.safety.deadline import call_within
 
@@ -29,6 +30,9 @@ ROOT = Path(__file__).parents[2]
 
 OWN = "gpuedge"
 KEYS = ("python", "tree", "commit")
+
+LOAD_S = 300.0
+"""Deadline of starting a subject with its first run."""
 
 MOST_SAID = 300
 """Characters of what a process printed last that a message shows."""
@@ -57,6 +61,9 @@ class SubjectName:
     python: str = ""
     tree: str = ""
     commit: str = ""
+
+
+OURS = SubjectName(OWN)
 
 
 def parse_subject(text: str, device: str = "cpu") -> SubjectName:
@@ -183,6 +190,24 @@ class TimedProcess:
             self.failed = "closed"
         self._child.kill()
         self._child.end()
+
+
+def check_call(call: str) -> None:
+    """Import ``module:function`` in a process of its own; nothing is called.
+
+    Raises
+    ------
+    InputError (GE-203)
+        There is none, or its module cannot be imported.
+    """
+    with temporary.folder("gpuedge-bench-") as at, closing(TimedProcess(OURS, at)) as process:
+        answer = process.ask(LOAD_S, do="find", call=call, folder=str(Path.cwd()))
+    if "failed" in answer:
+        raise InputError(
+            f"{call} cannot be imported: {answer['failed']}.", asked_by="the command line",
+            known=f"looked in {Path.cwd()}, PYTHONPATH and the installed packages",
+            hint="go to the folder that holds the module, or name it in PYTHONPATH",
+        )  # fmt: skip
 
 
 def _environment(subject: SubjectName) -> dict[str, str]:

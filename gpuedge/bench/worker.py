@@ -3,9 +3,10 @@
 It is started as a file of its own (``python -P worker.py LOG``) under the Python and the build that
 are to be timed, which may hold another version of gpuedge. What a runtime prints goes to LOG.
 
-``{"do": "load", ...}`` loads a model, or a Python function, and runs it once: everything that is
-cold. ``{"do": "time", "runs": N}`` runs it once to warm the caches after the other side's turn,
-then N times, and answers with every time in nanoseconds.
+``{"do": "find", ...}`` imports a Python function. ``{"do": "load", ...}`` loads a model, or such a
+function, and runs it once: everything that is cold. ``{"do": "time", "runs": N}`` runs it once to
+warm the caches after the other side's turn, then N times, and answers with every time in
+nanoseconds.
 """
 
 from __future__ import annotations
@@ -54,14 +55,24 @@ class TimedWork:
     def __init__(self) -> None:
         self._run: Callable[[], Any] = lambda: None
 
+    def find(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Import a function, and do not call it; say where it is."""
+        module, _, name = asked["call"].partition(":")
+        # after the build that is timed; not on PYTHONPATH, where it would hide Python's own modules
+        sys.path.insert(1, asked.get("folder", ""))
+        found = importlib.import_module(module)
+        file = getattr(found, "__file__", None) or ""
+        run = getattr(found, name, None)
+        if not callable(run):
+            raise AttributeError(f"{file or module} has no function {name}")
+        self._run = run
+        return {"device": "Python", "version": "", "file": file}
+
     def load(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Load and run once; say what each step took."""
         begin = time.perf_counter_ns()
         if asked.get("call"):
-            module, _, name = asked["call"].partition(":")
-            found = importlib.import_module(module)
-            self._run = getattr(found, name)
-            about = {"device": "Python", "version": "", "file": found.__file__ or ""}
+            about = self.find(asked)
             opened = loaded = time.perf_counter_ns()
         else:
             import numpy as np  # not for a function, which may do without
@@ -119,7 +130,7 @@ def main(log: str) -> None:
         for line in sys.stdin:
             asked = json.loads(line)
             try:
-                answer = subject.load(asked) if asked["do"] == "load" else subject.time(asked)
+                answer = getattr(subject, asked["do"])(asked)
             except Exception as error:  # whatever it raises is what it is reported for
                 text = " ".join(str(error).split())[:MOST_SAID]
                 missing = isinstance(error, ImportError) and asked.get("peer") == error.name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -14,17 +13,16 @@ from typing import Any
 from gpuedge.bench.bisection import LEAST_ROUNDS, Bisection, FoundCommit, measure_commits
 from gpuedge.bench.cases import BenchCase, SkippedCase, cases_of
 from gpuedge.bench.checkouts import Repository
-from gpuedge.bench.estimates import Quantile, Ratio, as_json, rounds_needed
+from gpuedge.bench.estimates import Ratio, as_json, rounds_needed
 from gpuedge.bench.export import pytest_benchmark, write_asv
 from gpuedge.bench.history import (
     RULE,
     STATISTIC,
-    JudgedPoint,
-    grouped,
+    Histories,
+    histories,
     iterations_needed,
-    judge,
-    point_of,
     present,
+    verdict,
 )
 from gpuedge.bench.interleave import MAX_ROUNDS, ROUNDS, measure_case
 from gpuedge.bench.page import page
@@ -32,16 +30,16 @@ from gpuedge.bench.peers import PEERS
 from gpuedge.bench.results import BenchResult, ratio
 from gpuedge.bench.spec import SpecPlaces
 from gpuedge.bench.store import is_url, keep, kept
-from gpuedge.bench.subjects import OWN, SubjectName, parse_subject
+from gpuedge.bench.subjects import OWN, SubjectName, check_call, parse_subject
+from gpuedge.bench.tables import MARKS, result_tables, shown_ratio
 from gpuedge.cli.arguments import check_writable, whole
+from gpuedge.cli.check import add_shapes, read_shapes
 from gpuedge.cli.devices import named_gpu
-from gpuedge.cli.output import Output
+from gpuedge.cli.output import Output, blaming
 from gpuedge.core.errors import InputError, UsageError
 from gpuedge.core.text import Table, duration
 from gpuedge.runtime.strings import CPU
 from gpuedge.safety.paths import save_named
-
-NOT_AVAILABLE = "not available"
 
 
 def percent(text: str) -> float:
@@ -71,7 +69,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
     _add_measuring(add)
     add("--check", action="store_true",
         help="judge by the history in the first --store, run what is suspect once more; exit 1 if "
-        "a case is slower")  # fmt: skip
+        "the level is slower than the one before")  # fmt: skip
     add = action("compare", "time cases on two subjects in turn, or compare saved results")
     add("a", metavar="A", help="a device, runtime or build, or a place of saved results")
     add("b", metavar="B", help="what is compared with it")
@@ -112,6 +110,7 @@ def _add_files(add: Callable[..., Any]) -> None:
     add("--root", metavar="FOLDER", help="where locations that begin with // lie")
     add("--fetch", action="store_true",
         help="download files of specifications, if their SHA-256 is known")  # fmt: skip
+    add_shapes(add)
 
 
 def _add_builds(add: Callable[..., Any]) -> None:
@@ -141,9 +140,11 @@ def _add_effect(add: Callable[..., Any]) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Do what was asked for."""
-    return {
-        "run": _run, "compare": _compare, "history": _history, "bisect": _bisect, "export": _export,
-    }[options.action](options, output)  # fmt: skip
+    with blaming():
+        return {
+            "run": _run, "compare": _compare, "history": _history, "bisect": _bisect,
+            "export": _export,
+        }[options.action](options, output)  # fmt: skip
 
 
 def _cases(options: argparse.Namespace, given: Sequence[str]) -> list[BenchCase | SkippedCase]:
@@ -157,7 +158,11 @@ def _cases(options: argparse.Namespace, given: Sequence[str]) -> list[BenchCase 
             )  # fmt: skip
         strings[name] = value
     places = SpecPlaces(Path(options.root) if options.root else None, options.fetch)
-    return [case for text in given for case in cases_of(text, places, strings)]
+    shapes = read_shapes(options.shape)
+    found = [case for text in given for case in cases_of(text, places, strings, shapes)]
+    if shapes and not any(isinstance(case, BenchCase) and case.source for case in found):
+        raise UsageError("--shape is for models, and none is to be timed.", asked_by="--shape")
+    return found
 
 
 def _check_places(options: argparse.Namespace) -> None:
@@ -176,9 +181,11 @@ def _measured(
     output: Output,
 ) -> list[BenchResult]:  # fmt: skip
     """Probe the devices, check commits out, measure every case, and keep the results."""
-    for subject in subjects:
-        is_here = not (subject.python or subject.tree or subject.commit)
-        if is_here and subject.peer == OWN and subject.device != CPU:
+    here = [s for s in subjects if not (s.python or s.tree or s.commit)]
+    for call in dict.fromkeys(case.call for case in cases if case.call and here):
+        check_call(call)
+    for subject in here:
+        if subject.peer == OWN and subject.device != CPU:
             named_gpu(subject.device, "bench run", output)
     repository = Repository(Path(options.repository), options.setup, options.python)
     results: list[BenchResult] = []
@@ -208,17 +215,27 @@ def _run(options: argparse.Namespace, output: Output) -> int:
         raise InputError(f"No test of {options.case[0]} can run here.", known=skipped[0].why,
                          hint="a specification of an ONNX model")  # fmt: skip
     results = _measured(options, subjects, timed, output)
+    parts: list[str | Table] = [*result_tables(results), MARKS, _not_run(skipped)]
     slower: list[str] = []
+    verdicts: list[str] = []
     if options.check:
-        slower, again = _checked(options, subjects, timed, results, output)
-        results += again
+        judged, again = _checked(options, subjects, timed, results, output)
+        for (case, subject, _), points in judged.items():
+            state, sentence = verdict(points)
+            verdicts.append(f"{case} on {subject}: {sentence}.")
+            slower += [f"{case} on {subject}"] if state == "slower" else []
+        if again:
+            parts += ["Suspect, and run once more:", *result_tables(again)]
+            results += again
+        parts += verdicts
     if options.html:
         save_named(Path(options.html), page(results).encode(), "--html")
     body = {
         "schema": "gpuedge.bench.run/1", "results": [r.summary() for r in results],
         "skipped": [{"case": s.name, "why": s.why} for s in skipped], "slower": slower,
+        "verdicts": verdicts,
     }  # fmt: skip
-    output.show(body, _tables(results, skipped))
+    output.show(body, parts)
     own = [r for r in results if r.failed and parse_subject(r.subject).peer == OWN]
     for result in own:
         output.log(f"{result.case} on {result.subject}: {result.failed}")
@@ -228,98 +245,26 @@ def _run(options: argparse.Namespace, output: Output) -> int:
 def _checked(
     options: argparse.Namespace, subjects: Sequence[SubjectName], cases: Sequence[BenchCase],
     results: Sequence[BenchResult], output: Output,
-) -> tuple[list[str], list[BenchResult]]:  # fmt: skip
+) -> tuple[Histories, list[BenchResult]]:  # fmt: skip
     """Judge what was measured by its history; run suspects once more."""
     states = _states(options.store[0], results)
-    suspects = {case for (case, _, _), one in states.items() if one.state == "suspect"}
+    suspects = {case for (case, _, _), one in states.items() if one[-1].state == "suspect"}
     again: list[BenchResult] = []
     if suspects:
         output.log(f"Suspect, and run once more: {', '.join(sorted(suspects))}")
         again = _measured(options, subjects, [c for c in cases if c.name in suspects], output)
         states = _states(options.store[0], results)
-    return [f"{case} on {subject}" for (case, subject, _), one in states.items()
-            if one.state == "slower"], again  # fmt: skip
+    return states, again
 
 
-def _states(place: str, results: Sequence[BenchResult]) -> dict[tuple[str, str, str], JudgedPoint]:
-    """Return the latest state of everything that was measured."""
+def _not_run(skipped: Sequence[SkippedCase]) -> Table:
+    return Table("Not run", ("test", "why"), [(one.name, one.why) for one in skipped])
+
+
+def _states(place: str, results: Sequence[BenchResult]) -> Histories:
+    """Return the judged histories of everything that was measured."""
     known = {(r.case, r.subject, r.machine) for r in results}
-    return {
-        key: judge([point_of(r) for r in members])[-1]
-        for key, members in grouped(kept(place)).items() if key in known
-    }  # fmt: skip
-
-
-COLD_COLUMNS = ("subject", "start", "compile", "first run", "operations", "bytes", "memory",
-                "error", "power and energy")  # fmt: skip
-
-
-def _tables(
-    results: Sequence[BenchResult], skipped: Sequence[SkippedCase]
-) -> Iterator[str | Table]:
-    """Yield a table of warm latencies for each case, one of the rest, and one of skipped tests."""
-    columns = ("subject", "p50", "p90", "p99", "runs/s", "ratio to the first", "device")
-    for case in dict.fromkeys(result.case for result in results):
-        members = [result for result in results if result.case == case]
-        first = members[0]
-        rows = []
-        for one in members:
-            if not one.blocks:
-                rows.append((one.subject, *[None] * 5, one.failed))
-                continue
-            is_same = one is first or not first.blocks
-            against = "1" if is_same else shown_ratio(ratio(first, one))
-            rows.append((one.subject, *map(shown_quantile, one.latency().values()),
-                         f"{one.throughput:.4g}", against, f"{one.device} {one.version}"
-                         ))  # fmt: skip
-        yield Table(f"{case}: warm runs, with 95 % intervals", columns, rows)
-        cold = [_cold(one) for one in members if one.cold]
-        yield Table(
-            f"{case}: cold, medians of {len(members[0].cold)} starts; and what it costs",
-            COLD_COLUMNS,
-            cold,
-        )
-    yield Table("Not run", ("test", "why"), [(one.name, one.why) for one in skipped])
-
-
-def _error(result: BenchResult) -> str:
-    if result.accuracy is None:
-        return NOT_AVAILABLE
-    relative = result.accuracy.relative
-    size = "not finite" if relative is None else f"{relative:.1e}"
-    return f"{size} ({result.accuracy.reference})"
-
-
-def _cold(result: BenchResult) -> tuple[str, ...]:
-    work, times = result.work, [shown_quantile(found) for found in result.starts().values()]
-    costs = [NOT_AVAILABLE] * 2 if work is None else [
-        f"{work[name]:.4g}" for name in ("flops", "bytes_moved")]  # fmt: skip
-    peak = NOT_AVAILABLE if result.peak_bytes is None else f"{result.peak_bytes / 2**20:.0f} MiB"
-    power = ", ".join(
-        f"{p['watts']:.1f} W, {p['joules_per_run']:.3g} J a run ({p['meter']})"
-        for p in result.power or ()
-    )
-    return (result.subject, *times, *costs, peak, _error(result),
-            power or NOT_AVAILABLE)  # fmt: skip
-
-
-def shown_quantile(found: Quantile) -> str:
-    """Return a time with its interval, as ``1.2 [1.1, 1.4] ms``; ? is a bound without samples."""
-    unit = duration(found.value).partition(" ")[2]
-    size = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
-    value, *bounds = (
-        "?" if ns is None else f"{ns / size:.3g}" if ns < 1000 * size else f"{ns / size:.0f}"
-        for ns in (found.value, found.low, found.high)
-    )
-    return f"{value} [{', '.join(bounds)}] {unit}"
-
-
-def shown_ratio(found: Ratio) -> str:
-    """Return a ratio with its interval; ~ where it may be 1."""
-    mark = "" if found.is_different else "~ "
-    low = "?" if found.low == 0 else f"{found.low:.3f}"
-    high = "?" if math.isinf(found.high) else f"{found.high:.3f}"
-    return f"{mark}{found.value:.3f}x [{low}, {high}]"
+    return {key: one for key, one in histories(kept(place)).items() if key in known}
 
 
 def _compare(options: argparse.Namespace, output: Output) -> int:
@@ -400,27 +345,24 @@ def _compare_tables(
     columns = ("case", "A p50", "B p50", "B / A", "p", "n", "n needed")
     yield Table(title, columns, rows)
     test = next((found.test for found in ratios if found), "")
-    yield f"{test}; ratio of medians by Hodges and Lehmann, with its 95 % interval; ~: may be 1"
-    yield Table("Not run", ("test", "why"), [(one.name, one.why) for one in skipped])
+    yield f"{test}; ratio of medians by Hodges and Lehmann, with its 95 % interval; {MARKS}"
+    yield _not_run(skipped)
 
 
 def _history(options: argparse.Namespace, output: Output) -> int:
     rule = replace(RULE, effect=options.effect)
     rows = []
-    for (case, subject, machine), members in grouped(kept(options.store)).items():
-        points = [point_of(result) for result in members]
-        judged = judge(points, rule)
+    for (case, subject, machine), judged in histories(kept(options.store), rule).items():
         changes = [
-            {"state": one.state, "ratio": one.ratio, "when": points[one.since].when,
-             "commit": points[one.since].commit or None}
+            {"state": one.state, "ratio": one.ratio, "when": judged[one.since].point.when,
+             "commit": judged[one.since].point.commit or None}
             for one in judged if one.since is not None
         ]  # fmt: skip
         last = judged[-1]
-        is_slower = bool(changes) and changes[-1]["state"] == "slower"
         rows.append({
-            "case": case, "subject": subject, "machine": machine, "runs": len(points),
+            "case": case, "subject": subject, "machine": machine, "runs": len(judged),
             "state": last.state, "ratio": last.ratio, "limit": last.limit, "changes": changes,
-            "is_slower": is_slower, "iterations": points[-1].runs,
+            "is_slower": verdict(judged)[0] == "slower", "iterations": last.point.runs,
             "iterations_needed": iterations_needed(present(judged), rule),
         })  # fmt: skip
     if not rows:

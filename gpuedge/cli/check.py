@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import gpuedge
 from gpuedge.cli.devices import PROBE_S
@@ -21,17 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", metavar="MODEL", help="the model, an ONNX file or a packed one")
     add("--device", metavar="D",
         help="such as vulkan, cpu; by default the best device of every level")  # fmt: skip
-    add_shapes(parser)
+    add_shapes(add)
     add("--fallback", choices=("cpu", "error"),
         help="error: fail (exit code 1) where an operator would move to the CPU")  # fmt: skip
 
 
-def add_shapes(parser: argparse.ArgumentParser) -> None:
+def add_shapes(add: Callable[..., Any]) -> None:
     """Add the shapes of inputs that a model leaves open."""
-    parser.add_argument(
-        "--shape", action="append", default=[], metavar="NAME=1x3x224x224",
-        help="shape of an input that the model leaves open; repeatable",
-    )  # fmt: skip
+    add("--shape", action="append", default=[], metavar="NAME=1x3x224x224",
+        help="shape of an input that the model leaves open; repeatable")  # fmt: skip
 
 
 def run(options: argparse.Namespace, output: Output) -> int:

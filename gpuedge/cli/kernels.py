@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dialect", choices=tuple(lang.PRINTERS), help="with show: what it prints to")
     add("--device", metavar="D",
         help="with explain: such as vulkan, gles20 (the least that Vulkan guarantees)")  # fmt: skip
-    add_shapes(parser)
+    add_shapes(parser.add_argument)
     add("--output", metavar="FILE",
         help="with explain: where to write the picture, .svg by Graphviz or .dot for it (stdout)"
     )  # fmt: skip

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL.onnx", help="the model, an ONNX file")
     add("--device", metavar="D", help="such as vulkan, gles31:1; never the CPU")
-    add_shapes(parser)
+    add_shapes(add)
     add("--full", action="store_true",
         help="time all variants of all kernels, which takes minutes and goes on where it was "
         "interrupted (the most expensive ones, for 2 s)")  # fmt: skip

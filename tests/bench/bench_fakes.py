@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto, helper
 
 from gpuedge.bench.results import Accuracy, BenchResult, Cold, Energy
 
@@ -36,6 +37,14 @@ FULL: dict[str, Any] = {
     "energy": (Energy("RAPL", 12.0, 4.0, 100),),
 }  # fmt: skip
 """What a result may hold besides times."""
+
+
+def open_model() -> bytes:
+    """An ONNX model y = x + x of shape [N, 4]."""
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 4]) for n in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "g", [x], [y])
+    opset = [helper.make_opsetid("", 17)]
+    return bytes(helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString())
 
 
 def git(folder: Path, *arguments: str) -> str:

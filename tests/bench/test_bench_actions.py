@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import daily
 import farm
 import pytest
-from bench_fakes import FULL, result
+from bench_fakes import FULL, open_model, result
 from farm import FARM
 from test_bench_spec import fai_pep, written
 
 from gpuedge.bench import store
-from gpuedge.bench.estimates import Quantile
+from gpuedge.bench.estimates import Quantile, paired
 from gpuedge.bench.graphs import GRAPHS
 from gpuedge.bench.results import BenchResult
+from gpuedge.bench.tables import shown_quantile, shown_ratio
 from gpuedge.cli import bench_actions
 from gpuedge.cli import main as cli
-from gpuedge.cli.bench_actions import shown_quantile
 from gpuedge.core.text import Table
 from gpuedge.graph.writer import to_bytes
 
@@ -118,6 +119,8 @@ def test_a_specification_runs_as_it_is_and_names_what_it_cannot(
         (("run", "lenet-28", "--check"), "--store FOLDER"),
         (("run", "lenet-28", "--store", "/dev/null/x"), "cannot be written"),
         (("run", "none.onnx"), "no model at none.onnx"),
+        (("run", "lenet-28", "--shape", "x=1"), "--shape is for models"),
+        (("run", "lenet-28", "--shape", "x"), "does not have the form"),
         (("compare", "cpu", "onnxruntime"), "no case to compare by"),
         (("compare", "cpu", "."), "compared with saved results"),
         (("compare", "cpu", "cpu", "--effect", "x"), "number of percent"),
@@ -175,7 +178,11 @@ def test_check_runs_a_suspect_again_and_fails_only_then(
     assert len(store.kept(str(tmp_path))) == 9
     speeds["cpu"] = 1.3
     assert bench(*arguments) == 1
-    assert "Suspect, and run once more: lenet-28" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "Suspect, and run once more: lenet-28" in shown.err
+    first, again = shown.out.split("Suspect, and run once more:")
+    assert first.count("warm runs") == again.count("warm runs") == 1
+    assert "lenet-28 on cpu: slower: 1.3" in again and "and 1.0" in again
     assert len(store.kept(str(tmp_path))) == 11
     assert bench("history", tmp_path, "--json", "--effect", "25") == 1
     body = document(capsys)
@@ -184,6 +191,71 @@ def test_check_runs_a_suspect_again_and_fails_only_then(
     assert body["statistic"].startswith("Student's t") and row["iterations_needed"] >= 1
     assert bench("history", tmp_path) == 1
     assert "slower 1.3" in capsys.readouterr().out
+
+
+def test_check_stays_red_until_the_level_returns(
+    tmp_path: Path, speeds: dict[str, float], capsys: Capture
+) -> None:
+    arguments = ("run", "lenet-28", "--store", tmp_path, "--check", "--json")
+
+    def checked(ms: float, code: int) -> str:
+        speeds["cpu"] = ms
+        assert bench(*arguments) == code
+        body = document(capsys)
+        assert body["slower"] == (["lenet-28 on cpu"] if code else [])
+        (told,) = body["verdicts"]
+        return str(told).removeprefix("lenet-28 on cpu: ")
+
+    assert checked(1.0, 0) == "no verdict: 0 of the 8 runs that are needed before it."
+    told = [checked(1.0, 0) for _ in range(9)]
+    assert told[2] == "no verdict: 3 of the 8 runs that are needed before it."
+    assert "no verdict: 7 of" in told[6] and told[7].startswith("same: ")
+    assert "the level before, 1 run ago (2026-11-1" in checked(3.8, 1)
+    for ago in (2, 3, 4):
+        said = checked(3.8, 1)
+        assert said.startswith("slower: 3.") and f"the level before, {ago} runs ago" in said
+    assert checked(1.0, 0).startswith("faster: 0.2")
+    assert bench("history", tmp_path) == 0
+    capsys.readouterr()
+    assert checked(1.0, 0).startswith("faster: 0.2") and checked(3.8, 1).startswith("slower: 3.")
+
+
+def test_shapes_that_a_model_leaves_open_are_an_option(
+    tmp_path: Path, speeds: object, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.onnx").write_bytes(open_model())
+    assert bench("run", tmp_path / "net.onnx", "--shape", "x=3x4", "--json") == 0
+    assert document(capsys)["results"][0]["case"] == "net-3x4"
+    monkeypatch.undo()
+    assert bench("run", tmp_path / "net.onnx") == 2
+    assert "--shape x=1x4" in capsys.readouterr().err
+    assert bench("run", tmp_path / "net.onnx", "--shape", "x=3x5") == 2
+    assert "5" in capsys.readouterr().err
+    assert bench("run", tmp_path / "net.onnx", "--shape", "x=3x4", "--rounds", "1", "--json") == 0
+    assert document(capsys)["results"][0]["work"]["bytes_in"] == 3 * 4 * 4
+
+
+def test_functions_are_found_in_the_current_folder_or_not_at_all(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mybench.py").write_text("import types\nN = 1\ndef work(): pass\n")
+    (tmp_path / "types.py").write_text("raise ValueError('not the one of Python')\n")
+    monkeypatch.chdir(tmp_path)
+    assert bench("run", "mybench:work", "--rounds", "1", "--json") == 0
+    (found,) = document(capsys)["results"]
+    assert found["device"] == "Python" and not found["failed"]
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("it was measured")
+
+    monkeypatch.setattr("gpuedge.cli.bench_actions.measure_case", never)
+    for call, words in (("mybenhc:work", "No module named 'mybenhc'"),
+                        ("mybench:wrok", f"{tmp_path / 'mybench.py'} has no function wrok"),
+                        ("mybench:N", "has no function N")):  # fmt: skip
+        assert bench("run", "lenet-28", call) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "GE-203" in said and call in said and words in said
+        assert f"looked in {tmp_path}, PYTHONPATH" in said
 
 
 def test_exports_are_written(tmp_path: Path, capsys: Capture) -> None:
@@ -198,6 +270,12 @@ def test_exports_are_written(tmp_path: Path, capsys: Capture) -> None:
 def test_times_are_shown_in_one_unit() -> None:
     assert shown_quantile(Quantile(1.234e6, 0.9e6, 1.5e9)) == "1.23 [0.9, 1500] ms"
     assert shown_quantile(Quantile(40.0, None, None)) == "40 [?, ?] ns"
+
+
+def test_too_few_rounds_are_marked_otherwise_than_no_difference() -> None:
+    assert shown_ratio(paired([math.log(14.36)] * 4)) == "? 14.360x [?, ?]"
+    assert shown_ratio(paired([0.1, -0.1, 0.1, -0.1, 0.1, -0.1])).startswith("~ ")
+    assert shown_ratio(paired([0.1, 0.11, 0.12, 0.13, 0.14, 0.15])).startswith("1.1")
 
 
 @pytest.mark.driver

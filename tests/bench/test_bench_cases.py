@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from bench_fakes import open_model
 
 from gpuedge.bench import cases
 from gpuedge.bench.cases import BenchCase, ReadyCase, cases_of, prepared
@@ -23,11 +23,7 @@ Write = Callable[..., str]
 @pytest.fixture
 def spec(tmp_path: Path) -> Write:
     """Writes a model y = x + x of shape [N, 4], files beside it, and a specification of all."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])
-    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "g", [x], [y])
-    opset = [helper.make_opsetid("", 17)]
-    model = helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+    model = open_model()
     (tmp_path / "net.onnx").write_bytes(model)
 
     def entry(name: str, value: Any) -> dict[str, str]:

@@ -11,7 +11,14 @@ import pytest
 from bench_power import AFTER, RUNS, SETTINGS, Setting, chosen, history, rows, shares
 
 from gpuedge.bench.estimates import student
-from gpuedge.bench.history import RULE, HistoryPoint, iterations_needed, judge, shift_needed
+from gpuedge.bench.history import (
+    RULE,
+    HistoryPoint,
+    iterations_needed,
+    judge,
+    shift_needed,
+    verdict,
+)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tables" / "bench-power.md"
 
@@ -51,6 +58,28 @@ def test_after_a_change_the_new_level_is_what_counts() -> None:
     assert states(0.1, 0.1, *(0.1 + x for x in BASE)) == [
         "suspect", "slower", *["new"] * 6, "same", "same"
     ]  # fmt: skip
+
+
+def test_a_level_that_is_young_may_return_to_the_one_before() -> None:
+    assert states(0.1, 0.1, 0.0, 0.1, 0.1) == ["suspect", "slower", "suspect", "new", "new"]
+    assert states(0.1, 0.1, 0.0, 0.0, 0.0) == ["suspect", "slower", "suspect", "faster", "same"]
+    assert states(-0.1, -0.1, 0.0, 0.0) == ["suspect", "faster", "suspect", "slower"]
+    back = judge(points(*BASE, 0.1, 0.1, 0.0, 0.0))[-1]
+    assert back.since == 10 and back.ratio == pytest.approx(math.exp(-0.1), rel=0.01)
+    # the runs of the level that is back count again, those in between do not
+    assert states(0.1, 0.1, 0.0, 0.0, 0.1, 0.1)[-2:] == ["suspect", "slower"]
+
+
+def test_a_change_is_told_as_long_as_runs_are_compared_with_it() -> None:
+    logs = [*BASE, 0.1, 0.1, *(0.1 + BASE[i % 8] for i in range(RULE.window))]
+    for more in range(RULE.window):
+        state, told = verdict(judge(points(*logs[: len(BASE) + 2 + more])))
+        assert state == "slower" and told.startswith("slower: 1.1")
+        assert f"the level before, {more + 1} run" in told and "ago (t8)" in told
+    assert verdict(judge(points(*logs))) == (
+        "same", "same: 1.01x [0.98, 1.03] the level; the limits are 0.98x and 1.02x"
+    )  # fmt: skip
+    assert verdict(judge(points(*BASE, 0.1)))[1].startswith("suspect: 1.1")
 
 
 def test_noise_that_was_suspect_joins_the_runs_before() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from bench_fakes import FULL, MS, result
 from gpuedge.bench import export, results, store
 from gpuedge.bench.estimates import RANK_SUM, SIGNED_RANK
 from gpuedge.bench.page import page
+from gpuedge.bench.tables import shown_quantile
 from gpuedge.core.errors import InputError, MissingPackageError
 
 
@@ -153,11 +156,18 @@ def test_the_page_shows_cases_failures_and_histories() -> None:
     failed = replace(result("<gpu>"), blocks=(), failed="no <device>")
     text = page([*history, result("vulkan", ms=3.0), failed])
     assert text.count("<svg") == 2 and "1.2" in text and "slower" in text
-    assert "&lt;gpu&gt;: no &lt;device&gt;" in text and "<gpu>" not in text
+    assert "&lt;gpu&gt;" in text and "no &lt;device&gt;" in text and "<gpu>" not in text
+    assert text.count("<table") == 2 and "width=device-width" in text
+    assert "board, 2026-11-01T10:00 to 2026-11-14T10:00 UTC, Python 3.12.1" in text
+    shown = shown_quantile(history[-1].latency()["p90"])
+    assert f'<td title="p90">{shown}</td>' in text
+    assert f'<td title="runs/s">{history[-1].throughput:.4g}</td>' in text
+    assert '<td title="compile">7 [7, 7] ms</td>' in text
+    assert '<td title="device">a GPU 0.1.0</td>' in text
     assert all(math.isfinite(float(x)) for x in _coordinates(text))
+    ticks = [float(y) for y in re.findall(r'<text x="88" y="([^"]+)"', text)]
+    assert len(ticks) > 1 and all(a - b > 22 for a, b in itertools.pairwise(ticks)), "they overlap"
 
 
 def _coordinates(text: str) -> list[str]:
-    import re
-
     return re.findall(r' (?:x|y|x1|x2|y1|y2|cx|cy)="([^"]+)"', text)
