@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scheduler("--port", type=whole(0, 65535), default=8786, help="port to listen at (8786)")
     worker = made["worker"].add_argument
     worker("--scheduler", required=True, metavar="ADDRESS", help="such as tls://lab:8786")
-    worker("--serial", metavar="NAME", help="what this machine is called (its host name)")
+    worker("--serial", type=serial, metavar="NAME", help="name of this machine (its host name)")
     running.add_jobs(made["worker"])
     worker("--label", type=running.label, action="append", default=[], metavar="KEY=VALUE",
            help="such as rack=3; repeatable")  # fmt: skip
@@ -124,6 +124,14 @@ def device(text: str) -> str:
     """Return a device string, as it may stand in a script."""
     if not re.fullmatch(r"[a-z][a-z0-9_-]{0,40}(:[0-9]{1,3})?", text):
         raise argparse.ArgumentTypeError(f"{text!r} is no device such as vulkan or gles30:1")
+    return text
+
+
+def serial(text: str) -> str:
+    """Return what a machine is called."""
+    if not (0 < len(text) <= devices.MOST_SERIAL and text.isprintable()):
+        why = f"is not a name of 1 to {devices.MOST_SERIAL} characters that print"
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} {why}")
     return text
 
 
@@ -295,7 +303,7 @@ def _ready(output: Output, body: dict[str, Any]) -> None:
 def _export(options: argparse.Namespace, output: Output) -> int:
     from gpuedge.farm import table
 
-    check_writable(options.output, "--output")
+    _check_target(options, "output")
     count = table.export(options.stores, options.output)
     body = {"schema": "gpuedge.farm.export/1", "rows": count, "file": options.output}
     output.show(body, [f"{counted(count, 'row')} in {options.output}"])
@@ -315,11 +323,21 @@ def _cell(value: object) -> str | None:
     return None if value is None else str(value)
 
 
+def _check_target(options: argparse.Namespace, name: str, *, is_folder: bool = False) -> None:
+    """Raise an error where what an option names cannot be written, or lies in a store."""
+    target, option = getattr(options, name), f"--{name}"
+    check_writable(target, option, is_folder=is_folder)
+    for url in options.stores if target else ():
+        if RunStore(url).holds(target):
+            raise UsageError(f"{target} lies in the store {url}.", asked_by=option,
+                             hint="a place outside of it")  # fmt: skip
+
+
 def _report(options: argparse.Namespace, output: Output) -> int:
     from gpuedge.farm import page, proposals, report
 
-    check_writable(options.output, "--output")
-    check_writable(options.proposals, "--proposals", is_folder=True)
+    _check_target(options, "output")
+    _check_target(options, "proposals", is_folder=True)
     found = report.collect(options.stores)
     proposed = proposals.proposed(found, options.database)
     page.write(found, proposed, options.output)

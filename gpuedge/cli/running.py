@@ -200,8 +200,9 @@ def add_jobs(parser: argparse.ArgumentParser) -> None:
 def label(text: str) -> tuple[str, str]:
     """Return the key and the value of ``KEY=VALUE``."""
     key, equals, value = text.partition("=")
-    if not equals or not key.isprintable() or not key.strip() or len(text) > 1000:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not KEY=VALUE")
+    if not equals or not text.isprintable() or not key.strip() or len(text) > 1000:
+        why = "is not KEY=VALUE in at most 1000 characters that print"
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} {why}")
     return key, value
 
 

@@ -113,6 +113,11 @@ def _text_of(error: BaseException) -> str:
         return ""
 
 
+def encoded(text: str) -> bytes:
+    """Return foreign text in UTF-8, with halves of characters escaped as JSON does it."""
+    return text.encode(errors="backslashreplace")
+
+
 def utc_now() -> str:
     """Return the time as files have it, such as ``2026-11-27T03:04:05Z``."""
     import time

@@ -30,6 +30,9 @@ PROBE_S = 120.0
 
 MOST_DEVICES = 64
 
+MOST_SERIAL = 199
+"""Characters of what a machine is called."""
+
 
 def _identity(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     read(Identity, fields)
@@ -61,7 +64,7 @@ class Announcement(Record):
     """What a worker says of itself when it joins. Nothing of it is believed without a look."""
 
     version: Annotated[str, range(1, 100)]
-    serial: Annotated[str, range(1, 200)]
+    serial: Annotated[str, range(1, MOST_SERIAL + 1)]
     labels: Mapping[str, str]
     devices: Annotated[tuple[FarmDevice, ...], range(MOST_DEVICES + 1)]
 

@@ -119,15 +119,18 @@ def _security(files: Certificates | None) -> Security | None:
 
 
 @contextmanager
-def _dask() -> Iterator[None]:
-    """Have Dask imported, with its settings for farms; its own log is for --verbose only."""
+def _dask(folder: Path | None = None) -> Iterator[None]:
+    """Have Dask imported, with its settings for farms; its own log is for --verbose only.
+
+    Schedulers and workers write into `folder`.
+    """
     with needed("distributed", "gpuedge farm"):
         import dask
         import distributed  # noqa: F401
     is_verbose = logging.root.level < logging.WARNING
     for name in ("distributed", "distributed.client"):  # Dask gives the latter its own level
         logging.getLogger(name).setLevel(logging.root.level if is_verbose else logging.CRITICAL)
-    with dask.config.set(CONFIG):
+    with dask.config.set({**CONFIG, "temporary-directory": folder and str(folder)}):
         yield
 
 
@@ -150,7 +153,7 @@ def serve_worker(
     Raises FarmError (GE-407) where the scheduler cannot be reached, or is gone later.
     """
 
-    async def serve(folder: Path) -> None:
+    async def serve() -> None:
         from distributed import Status, Worker
 
         class FarmWorker(Worker):
@@ -164,8 +167,8 @@ def serve_worker(
 
         try:
             worker = await FarmWorker(
-                address, security=_security(files), local_directory=str(folder),
-                death_timeout=CONNECT_S, dashboard_address=NOWHERE, **worker_options(desk),
+                address, security=_security(files), death_timeout=CONNECT_S,
+                dashboard_address=NOWHERE, **worker_options(desk),
             )  # fmt: skip
         except (OSError, TimeoutError, ValueError) as error:
             raise _unreachable(address, error) from None
@@ -175,8 +178,8 @@ def serve_worker(
                         "a supervisor, such as systemd with Restart=on-failure, "
                         "starts workers again")  # fmt: skip
 
-    with _dask(), temporary.folder("gpuedge-farm-") as folder:
-        asyncio.run(serve(folder))
+    with temporary.folder("gpuedge-farm-") as folder, _dask(folder):
+        asyncio.run(serve())
 
 
 def serve_scheduler(
@@ -210,7 +213,7 @@ def serve_scheduler(
         ready(scheduler.address)
         await _until_told(scheduler)
 
-    with _dask():
+    with temporary.folder("gpuedge-farm-") as folder, _dask(folder):
         asyncio.run(serve())
 
 
@@ -343,12 +346,12 @@ def connected(address: str, files: Certificates | None) -> Iterator[Engine]:
 @contextmanager
 def embedded(announced: Announcement, jobs: int) -> Iterator[Engine]:
     """Be scheduler, worker and client at once, with the devices of this machine."""
-    with _dask(), temporary.folder("gpuedge-farm-") as folder:
+    with temporary.folder("gpuedge-farm-") as folder, _dask(folder):
         from distributed import Client, LocalCluster, Worker
 
         options = worker_options(Desk(announced, jobs))
         with LocalCluster(
             n_workers=1, threads_per_worker=options.pop("nthreads"), processes=False,
-            worker_class=Worker, dashboard_address=NOWHERE, local_directory=str(folder), **options,
+            worker_class=Worker, dashboard_address=NOWHERE, **options,
         ) as cluster, Client(cluster, set_as_default=False) as client:  # fmt: skip
             yield Engine(client, "this process")

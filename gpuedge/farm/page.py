@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuedge.conformance.templates import rendered
-from gpuedge.core.text import counted
+from gpuedge.core.text import counted, encoded
 from gpuedge.farm.proposals import Proposal
 from gpuedge.farm.report import DeviceResult, FarmReport, as_json
 from gpuedge.safety.paths import save_named
@@ -34,7 +34,7 @@ def write(report: FarmReport, proposed: Sequence[Proposal], path: str) -> None:
         proposed=proposed, shown=SHOWN_CASES, percent=_percent, counted=counted,
         figures=as_json(report),
     )  # fmt: skip
-    save_named(Path(path), text.encode(), "--output")
+    save_named(Path(path), encoded(text), "--output")
 
 
 def _cell(counts: Counter[str] | None) -> tuple[str, str]:

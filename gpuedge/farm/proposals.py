@@ -22,7 +22,7 @@ from gpuedge.capdb.identity.texts import folded
 from gpuedge.capdb.matching import FALSE, TRUE, result
 from gpuedge.conformance.bench import CRASHED, ERROR, FAILED, PASSED, TIMEOUT
 from gpuedge.core.errors import InputError
-from gpuedge.core.text import counted, plain
+from gpuedge.core.text import counted, encoded, plain
 from gpuedge.farm.devices import OWN
 from gpuedge.farm.report import BAD, DeviceResult, FarmReport
 from gpuedge.plan.library import variants
@@ -234,7 +234,7 @@ def write(proposals: Sequence[Proposal], database: str | None, folder: str) -> l
             "The database cannot be added to.", asked_by="--database", known=str(error)
         ) from None
     for name, text in texts.items():
-        save_named(Path(folder) / name, text.encode(), "--proposals")
+        save_named(Path(folder) / name, encoded(text), "--proposals")
     return sorted(texts)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 from gpuedge.conformance.bench import CRASHED, ERROR, FAILED, FLAKE, PASSED, SKIPPED, TIMEOUT
 from gpuedge.conformance.results import UNSUPPORTED, outcome
 from gpuedge.core.errors import InputError
+from gpuedge.core.record import Record, read
 from gpuedge.farm.devices import OWN
-from gpuedge.farm.store import RunStore
+from gpuedge.farm.store import RunStore, runs_in
 from gpuedge.farm.table import driver_of, shards_of
 from gpuedge.farm.tasks import FarmRun
 
@@ -105,13 +106,21 @@ class Flake:
     statuses: tuple[str, ...]
 
 
+class SummaryTold(Record):
+    """What of a session's summary is reported."""
+
+    IS_OPEN = True
+
+    excluded: tuple[Mapping[str, str], ...] = ()
+
+
 @dataclass
 class FarmReport:
-    """Everything that a page shows; `summaries` are what the sessions said at their ends."""
+    """Everything that a page shows; `excluded` are workers that were not believed or asked."""
 
     runs: list[FarmRun]
     results: list[DeviceResult]
-    summaries: list[dict[str, Any]]
+    excluded: list[Mapping[str, str]]
     regressions: list[Regression]
     flakes: list[Flake]
 
@@ -132,22 +141,26 @@ class FarmReport:
 def collect(stores: Sequence[str]) -> FarmReport:
     """Return the report on runs, in the order in which they began.
 
-    Raises InputError (GE-203) where a store holds no run or one twice.
+    Raises InputError (GE-203) where a summary is damaged, and what `runs_in` does.
     """
-    found: dict[str, tuple[FarmRun, RunStore]] = {}
-    for url in stores:
-        store = RunStore(url)
-        run = store.run()
-        if run is None or run.id in found:
-            why = "holds no run" if run is None else f"and {found[run.id][1].url} hold the same run"
-            raise InputError(f"{url} {why}.", asked_by="the store")
-        found[run.id] = run, store
-    ordered = sorted(found.values(), key=lambda both: both[0].started)
+    ordered = sorted(runs_in(stores), key=lambda both: both[0].started)
     results = [one for run, store in ordered for one in _results(run, store)]
-    summaries = [{"run": run.id, **body} for run, store in ordered
-                 for body in store.documents("summaries")[-1:]]  # fmt: skip
-    return FarmReport([run for run, _ in ordered], results, summaries,
+    excluded = [row for _, store in ordered for row in _excluded(store)]
+    return FarmReport([run for run, _ in ordered], results, excluded,
                       list(_regressions(results)), list(_flakes(results)))  # fmt: skip
+
+
+def _excluded(store: RunStore) -> Iterator[Mapping[str, str]]:
+    """Yield the workers that the last session did not believe or ask."""
+    for name in store.names("summaries")[-1:]:
+        file = f"summaries/{name}.json"
+        try:
+            yield from read(SummaryTold, json.loads(store.text(file) or "")).excluded
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{store.url} holds a summary that is damaged: {file}.", asked_by="the store",
+                known=str(error), hint="remove it: the results are in other files",
+            ) from None  # fmt: skip
 
 
 def _results(run: FarmRun, store: RunStore) -> Iterator[DeviceResult]:

@@ -14,15 +14,18 @@ and its name says what it is of, so nothing is lost or doubled by whatever ends 
 from __future__ import annotations
 
 import json
+import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from gpuedge.conformance.results import Results
 from gpuedge.core.errors import FarmError, InputError
 from gpuedge.core.record import UnfitError, plain, read
+from gpuedge.core.text import encoded
 from gpuedge.farm.tasks import FarmRun, FarmTask, parsed
 from gpuedge.safety.packages import needed
 
@@ -32,8 +35,8 @@ RUN, PENDING = "run.json", ".pending"
 class RunStore:
     """A store at an address: a path of this machine, or such as ``s3://bucket/run``.
 
-    Raises InputError (GE-203) for an address that nothing is known of, FarmError (GE-407) where the
-    store cannot be reached.
+    Raises InputError (GE-203) for an address that nothing is known of or that names no folder,
+    FarmError (GE-407) where the store cannot be reached.
     """
 
     def __init__(self, url: str) -> None:
@@ -42,13 +45,23 @@ class RunStore:
             from fsspec.implementations.local import LocalFileSystem
         self.url = url
         try:
+            if not url.rpartition(":")[2].strip("/"):
+                raise ValueError("it names no folder")
             self._files, self._root = fsspec.core.url_to_fs(url)
+            self._is_local = isinstance(self._files, LocalFileSystem)
+            root = Path(self._root)
+            for place in (root, *root.parents) if self._is_local else ():
+                if place.exists() and not place.is_dir():
+                    raise NotADirectoryError(f"{place} is a file")
         except (ImportError, ValueError, OSError) as error:
             raise InputError(
-                f"{url} is no place to keep results.", asked_by="the store", known=str(error),
-                hint="a folder, or an address that fsspec has a package for",
+                f"{url or 'An empty name'} is no place to keep results.", asked_by="the store",
+                known=str(error), hint="a folder, or an address that fsspec has a package for",
             ) from None  # fmt: skip
-        self._is_local = isinstance(self._files, LocalFileSystem)
+
+    def holds(self, path: str) -> bool:
+        """Tell whether a path of this machine lies in the store."""
+        return self._is_local and Path(path).resolve().is_relative_to(Path(self._root).resolve())
 
     @contextmanager
     def _reached(self, doing: str) -> Iterator[None]:
@@ -99,9 +112,9 @@ class RunStore:
             if self._files.exists(path):
                 return False
             if not self._is_local:
-                self._files.pipe_file(path, text.encode())  # objects appear whole
+                self._files.pipe_file(path, encoded(text))  # objects appear whole
                 return True
-            return _linked(pending, path, text.encode())
+            return _linked(pending, path, encoded(text))
 
     def move(self, name: str, new: str) -> None:
         """Give a file another name."""
@@ -188,11 +201,21 @@ class RunStore:
         return found
 
 
+def runs_in(stores: Sequence[str]) -> list[tuple[FarmRun, RunStore]]:
+    """Return what stores hold. Raises InputError (GE-203) where one holds no run or the same."""
+    found: dict[str, tuple[FarmRun, RunStore]] = {}
+    for url in stores:
+        store = RunStore(url)
+        run = store.run()
+        if run is None or run.id in found:
+            why = "holds no run" if run is None else f"and {found[run.id][1].url} hold the same run"
+            raise InputError(f"{url} {why}.", asked_by="the store")
+        found[run.id] = run, store
+    return list(found.values())
+
+
 def _linked(pending: str, path: str, data: bytes) -> bool:
     """Write a file of this machine under a name that nobody reads, then give it its own."""
-    import os
-    from pathlib import Path
-
     try:
         with open(pending, "xb") as file:
             file.write(data)

@@ -11,8 +11,8 @@ from typing import Any
 
 from gpuedge.conformance.results import Results
 from gpuedge.core.errors import InputError
-from gpuedge.core.text import plain
-from gpuedge.farm.store import RunStore
+from gpuedge.core.text import encoded, plain
+from gpuedge.farm.store import RunStore, runs_in
 from gpuedge.safety import temporary
 from gpuedge.safety.packages import needed
 from gpuedge.safety.paths import save_named
@@ -49,12 +49,8 @@ def shards_of(store: RunStore) -> Iterator[tuple[str, Results]]:
 
 
 def rows(stores: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of runs. Raises InputError (GE-203) where a store holds none."""
-    for url in stores:
-        store = RunStore(url)
-        run = store.run()
-        if run is None:
-            raise InputError(f"{url} holds no run.", asked_by="the store")
+    """Yield the rows of runs, as a table can hold them. Raises what `runs_in` does."""
+    for run, store in runs_in(stores):
         for name, results in shards_of(store):
             header = results.header
             farm, identity = header.get("farm", {}), header.get("identity", {})
@@ -69,13 +65,16 @@ def rows(stores: Sequence[str]) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
             for row in results.rows.values():
                 kernels = "+".join(map(str, row.get("kernels") or ()))
-                yield {**{n: row.get(n) for n in COLUMNS}, **shared, "kernels": kernels}
+                found = {**{n: row.get(n) for n in COLUMNS}, **shared, "kernels": kernels}
+                yield {n: encoded(v).decode() if isinstance(v, str) else v
+                       for n, v in found.items()}  # fmt: skip
 
 
 def export(stores: Sequence[str], path: str) -> int:
     """Write the rows of runs to a Parquet file, in one step; return how many there are.
 
-    Raises InputError (GE-203) where a store holds no run or the file cannot be written.
+    Raises InputError (GE-203) where a store holds no run, two hold the same, or the file cannot be
+    written.
     """
     with needed("pyarrow", "gpuedge farm"):
         import pyarrow as pa
@@ -104,7 +103,7 @@ def query(stores: Sequence[str], sql: str) -> tuple[list[str], list[list[Any]]]:
     Raises
     ------
     InputError (GE-203)
-        It is no SQL that DuckDB understands, or a store holds no run.
+        It is no SQL that DuckDB understands, or stores hold no run or the same.
     """
     with needed("duckdb", "gpuedge farm"):
         import duckdb

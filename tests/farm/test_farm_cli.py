@@ -102,10 +102,35 @@ def test_what_is_wrong_is_an_exit_code(
     both = [str(tmp_path / name) for name in ("a", "copy")]
     assert main(["farm", "report", *both, "-o", page]) == 2
     assert f"{both[1]} and {both[0]} hold the same run" in capsys.readouterr().err
+    for twice in (both, both[:1] * 2):
+        assert main(["farm", "query", *twice, "select count(*) from rows"]) == 2
+        assert main(["farm", "export", *twice, "-o", str(tmp_path / "r.parquet")]) == 2
+        assert capsys.readouterr().err.count("hold the same run") == 2
     job = ["farm", "job", "lava", "-o", str(tmp_path / "job")]
     assert main([*job, "--device", "x; rm"]) == 2
     assert main([*job, "--shards", "2"]) == 0
     assert len(list((tmp_path / "job").iterdir())) == 2
+
+
+def test_nothing_is_written_into_a_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "s"
+    assert main([*RUN, "--store", str(store)]) == 0
+    before = {file: file.read_bytes() for file in store.rglob("*") if file.is_file()}
+    (tmp_path / "link").symlink_to(store)
+    page = str(tmp_path / "r.html")
+    for words in (
+        ["report", str(store), "-o", str(store / "run.json")],
+        ["report", f"file://{store}", "-o", str(tmp_path / "link" / "new.html")],
+        ["report", str(store), "-o", page, "--proposals", str(store)],
+        ["export", str(tmp_path / "link"), "-o", str(store / "shards" / "r.parquet")],
+    ):
+        capsys.readouterr()
+        assert main(["farm", *words]) == 2
+        assert "lies in the store" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in store.rglob("*") if file.is_file()} == before
+    assert main(["farm", "report", str(store), "-o", page]) == 0, "beside it is well"
 
 
 @pytest.mark.parametrize(
@@ -114,6 +139,10 @@ def test_what_is_wrong_is_an_exit_code(
         (("run", "--store", "{}/s", "--resume"), "holds no run"),
         (("run", "--store", "{}/s", "--only", "nothing/*"), "No case matches"),
         (("run", "--store", "nonsense://x"), "is no place to keep results"),
+        (("run", "--store", ""), "An empty name is no place to keep results"),
+        (("run", "--store", "file://"), "it names no folder"),
+        (("run", "--store", __file__), f"{__file__} is a file"),
+        (("run", "--store", f"file://{__file__}/s"), f"{__file__} is a file"),
         (("run", "--store", "{}/s", "--verify", "2"), "not a number from 0 to 1"),
         (("run", "--store", "{}/s", "--scheduler", "lab"), "no scheduler's address"),
         (("run", "--store", "{}/s", "--scheduler", "tcp://127.0.0.1:1", "--device", "vulkan"),
@@ -121,6 +150,10 @@ def test_what_is_wrong_is_an_exit_code(
         (("run", "--store", "{}/s", "--tls-ca", "x"), "three files"),
         (("worker", "--scheduler", "tls://lab:1"), "needs --tls-ca"),
         (("worker", "--scheduler", "tcp://127.0.0.1:1", "--label", "x"), "not KEY=VALUE"),
+        (("worker", "--scheduler", "tcp://127.0.0.1:1", "--label", "x=\udcff"), "not KEY=VALUE"),
+        (("worker", "--scheduler", "tcp://127.0.0.1:1", "--serial", "s\udcff"), "is not a name of"),
+        (("worker", "--scheduler", "tcp://127.0.0.1:1", "--serial", "s" * 200), "1 to 199 char"),
+        (("worker", "--scheduler", "tcp://127.0.0.1:1", "--serial", ""), "is not a name of"),
         (("scheduler", "--host", "0.0.0.0"), "needs TLS"),
         (("query", "{}/none", "select 1"), "holds no run"),
         (("report", "{}/none", "-o", "{}/x.html"), "holds no run"),
@@ -163,10 +196,11 @@ def test_a_scheduler_that_is_not_there(
 
 
 @pytest.fixture
-def scheduler() -> Iterator[tuple[subprocess.Popen[str], str]]:
+def scheduler(tmp_path_factory: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Have a scheduler in a process of its own; yield it and its address."""
+    environ = {**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("tmp"))}  # a kill leaves files
     command = [sys.executable, "-m", "gpuedge", "farm", "scheduler", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process, process.stdout.readline().strip()
         process.kill()
@@ -251,6 +285,25 @@ def test_results_in_a_place_that_is_no_folder(capsys: pytest.CaptureFixture[str]
     assert main([*RUN, "--store", "memory://farm/one", "--resume", "--json"]) == 0
     out = capsys.readouterr().out
     assert json.loads(out[out.index("{") :])["counts"]["not_run"] == 0
+
+
+def test_dask_writes_into_a_folder_that_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    seen: set[str] = set()
+
+    def look(*_: Any) -> None:
+        seen.update(path.relative_to(temporary).as_posix() for path in temporary.rglob("*"))
+
+    monkeypatch.setattr(work, "answer", answers({"here": look}))
+    assert main([*RUN, "--store", str(tmp_path / "s")]) == 0
+    assert {path[:13] for path in seen} == {"gpuedge-farm-"}
+    assert any("/dask-scratch-space/worker-" in path for path in seen)
+    assert any("/dask-scratch-space/scheduler-" in path for path in seen)
+    assert list(temporary.iterdir()) == []
 
 
 def test_importing_gpuedge_and_its_commands_loads_no_dask() -> None:

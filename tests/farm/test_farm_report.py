@@ -114,6 +114,42 @@ def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
         shard.write_bytes(whole)
 
 
+def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
+    at = store(tmp_path / "a", device(), {})
+    (tmp_path / "a" / "summaries").mkdir()
+    file = tmp_path / "a" / "summaries" / "20260101T000000Z-0.json"
+    for damage in ({"excluded": 5}, {"excluded": [5]}, {"excluded": [{"why": 5}]}, [], "{"):
+        file.write_text(damage if isinstance(damage, str) else json.dumps(damage))
+        with pytest.raises(InputError, match=file.name):
+            report.collect([at])
+    told = [{"serial": "liar", "why": "so", "worker": "x"}, {"why": "how"}]
+    file.write_text(json.dumps({"excluded": told}))
+    page.write(report.collect([at]), [], str(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text()
+    assert "<tr><td>liar</td><td>so</td></tr>\n<tr><td>?</td><td>how</td></tr>" in text
+
+
+def test_halves_of_characters_are_escaped(tmp_path: Path) -> None:
+    one = device()
+    one = one.replace(identity={**one.identity, "name": "G\udcff", "GL_VENDOR": "Mesa\udcff"})
+    at = store(tmp_path / "a", one, {ALL[0]: "failed"})
+    for file in (tmp_path / "a" / "shards").iterdir():
+        text = file.read_text().replace(json.dumps(EVIL), r'"\ud800"').replace('"s1"', r'"s\udcff"')
+        file.write_text(text)
+    sql = "select distinct serial, name, reason from rows where status = 'failed'"
+    assert table.query([at], sql)[1] == [[r"s\udcff", r"G\udcff", r"\ud800"]]
+    found = report.collect([at])
+    made = proposals.proposed(found)
+    page.write(found, made, str(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text()
+    assert all(escaped in text for escaped in (r"s\udcff", r"G\udcff", r"\ud800"))
+    proposals.write(made, None, str(tmp_path / "p"))
+    pairs = json.loads((tmp_path / "p" / proposals.PAIRS).read_text())["pairs"]
+    assert pairs[made[0].entry["id"]]["match"]["GL_VENDOR"] == "Mesa\udcff"
+    begun(tmp_path / "a")[0].put("refused/reply.jsonl", "\udcff")
+    assert (tmp_path / "a" / "refused" / "reply.jsonl").read_text() == r"\udcff"
+
+
 def test_what_an_update_broke_is_a_regression(tmp_path: Path) -> None:
     old = store(tmp_path / "a", device("22.3.6"), {ALL[5]: "failed"})
     new = store(tmp_path / "b", device("23.0.0"), {ALL[5]: "failed", ALL[0]: "crashed"},
