@@ -23,6 +23,9 @@ from gpuedge.bench.history import RULE, STATISTIC, HistoryPoint, Rule, iteration
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tables" / "bench-power.md"
 HISTORIES, RUNS, AFTER, SEED = 1000, 30, 2, 7
+LEVEL = math.log(1e6)
+"""Of a millisecond, where the clock's rounding is nothing."""
+
 PILOTS = 200
 """Histories by which the number of iterations is chosen, as a user would by one."""
 
@@ -47,8 +50,10 @@ def history(
     deviation = math.sqrt(math.log1p(setting.cv**2))
     points = []
     for at in range(RUNS):
-        level = rng.normal(0, setting.between) + (
-            math.log1p(setting.effect) if at >= RUNS - slower else 0
+        level = (
+            LEVEL
+            + rng.normal(0, setting.between)
+            + (math.log1p(setting.effect) if at >= RUNS - slower else 0)
         )
         logs = level + rng.normal(0, deviation, iterations)
         points.append(HistoryPoint(float(np.median(logs)), spread(logs), iterations))

@@ -32,7 +32,7 @@ from gpuedge.graph.packed import read_model
 from gpuedge.graph.writer import to_bytes
 from gpuedge.oracle import nodes as oracle
 from gpuedge.runtime.golden import golden
-from gpuedge.runtime.inputs import check_inputs
+from gpuedge.runtime.inputs import check_inputs, given_shapes
 from gpuedge.safety.paths import check_readable
 
 MOST_EXACT = 2e9
@@ -207,7 +207,7 @@ def _of_model(case: BenchCase) -> tuple[Graph, dict[str, Array], dict[str, Array
     files = case.inputs or {}
     given = {n: _array(path, n) for n, path in files.items()}
     shapes = {n: a.shape for n, a in given.items() if files[n].suffix != TEXT}
-    graph = model.specialise(shapes | dict(case.shapes or {}))
+    graph = model.specialise(given_shapes(shapes | dict(case.shapes or {}), model))
     for n, path in files.items():
         if path.suffix == TEXT and n in graph.types:  # which has neither a dtype nor a shape
             kind = graph.types[n]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuedge.bench.subjects import SubjectName
 from gpuedge.core.errors import InputError, UsageError
-from gpuedge.core.text import plain
+from gpuedge.core.text import plain, shown
 from gpuedge.safety import interpreter, temporary
 
 GIT_S, SETUP_S = 300.0, 3600.0
@@ -55,8 +56,13 @@ class Repository:
 
     def commit(self, revision: str) -> str:
         """Return the hash of a revision. Raises UsageError (GE-200)."""
-        return self.git("rev-parse", "--verify", "--quiet", "--end-of-options",
-                        f"{revision}^{{commit}}").strip()  # fmt: skip
+        try:
+            return self.git("rev-parse", "--verify", "--quiet", "--end-of-options",
+                            f"{revision}^{{commit}}").strip()  # fmt: skip
+        except UsageError as error:
+            if not error.known:  # git says nothing of what is no commit
+                error.what = f"{shown(revision)} names no commit of {self.folder.absolute()}."
+            raise
 
     def between(self, good: str, bad: str) -> list[str]:
         """Return the commits from `good` to `bad`, both included, along first parents.
@@ -84,7 +90,8 @@ class Repository:
     def checked_out(self, subject: SubjectName) -> Iterator[SubjectName]:
         """Check a subject's commit out, set it up, and return the subject with its tree.
 
-        One without a commit is returned as it is.
+        One without a commit is returned as it is. Meanwhile SIGTERM does what Ctrl-C does, for what
+        it would leave is registered in the user's repository.
 
         Raises
         ------
@@ -99,14 +106,17 @@ class Repository:
         commit = self.commit(subject.commit)
         with temporary.folder("gpuedge-checkout-") as folder:
             tree = folder / "tree"
-            self.git("worktree", "add", "--detach", "--quiet", str(tree), commit)
+            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
             try:
+                self.git("worktree", "add", "--detach", "--quiet", str(tree), commit)
                 if self.setup:
                     self._set_up(tree, commit)
                 python = str(tree / self.python) if self.python else ""
                 yield replace(subject, tree=str(tree), commit=commit, python=python)
             finally:
-                self.git("worktree", "remove", "--force", str(tree))
+                with suppress(UsageError):  # it was not added; one that was added in part is locked
+                    self.git("worktree", "remove", "--force", "--force", str(tree))
+                signal.signal(signal.SIGTERM, before)
 
     def _set_up(self, tree: Path, commit: str) -> None:
         log = tree.parent / "setup"

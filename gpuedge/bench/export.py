@@ -161,7 +161,7 @@ def _asv_name(case: str) -> str:
 
 
 def _word(text: str) -> str:
-    return re.sub(r"[^\w.-]", "_", text)
+    return re.sub(r"^\.|[^\w.-]", "_", text)  # no name of a folder above
 
 
 def _millis(when: str) -> int:

@@ -25,6 +25,11 @@ STATISTIC = "Student's t of the logarithm of a run's median, confirmed by a seco
 State = Literal["new", "same", "suspect", "slower", "faster"]
 
 
+ROUNDING_NS = 2.0
+"""By so much runs of the same speed may differ: each time is the difference of two readings of a
+clock in whole nanoseconds, and is off by up to one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """When a run counts as slower. The defaults are those that tools/bench_power.py simulates.
@@ -144,7 +149,8 @@ def judge(points: Sequence[HistoryPoint], rule: Rule = RULE) -> list[JudgedPoint
 def _limit(before: Sequence[float], rule: Rule) -> float:
     """Return how far one more observation of the same level lies, but for both tails."""
     n = len(before)
-    return student(1 - rule.tail, n - 1) * stdev(before) * math.sqrt(1 + 1 / n)
+    limit = student(1 - rule.tail, n - 1) * stdev(before) * math.sqrt(1 + 1 / n)
+    return max(limit, ROUNDING_NS * math.exp(-fmean(before)))
 
 
 def present(judged: Sequence[JudgedPoint]) -> list[HistoryPoint]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from gpuedge.bench.cases import BenchCase, ReadyCase, error_of, prepared
 from gpuedge.bench.meters import Meter, meters
-from gpuedge.bench.results import Accuracy, BenchResult, Cold, Energy
+from gpuedge.bench.results import WHEN, Accuracy, BenchResult, Cold, Energy
 from gpuedge.bench.subjects import LOAD_S, OWN, SubjectName, TimedProcess, check_build
 from gpuedge.core.text import duration
 from gpuedge.safety import temporary
@@ -49,7 +49,7 @@ def machine_name() -> str:
 
 def now() -> str:
     """Return the time as results have it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.now(UTC).strftime(WHEN)
 
 
 class _Side:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 from gpuedge.bench.estimates import LEVEL, Quantile, Ratio, as_json, paired, quantile, unpaired
+from gpuedge.core.record import Record
 
 SCHEMA = "gpuedge.bench.result/1"
 
@@ -16,6 +19,35 @@ PERCENTILES = (50, 90, 99)
 
 COLD = ("open", "compile", "first")
 """What happens once in a process."""
+
+WHEN = "%Y-%m-%dT%H:%M:%S.%fZ"
+"""Times of results: UTC."""
+
+COMMIT, PYTHON = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})?"), re.compile(r"[\w.+-]{0,80}")
+"""Both become parts of the names of files."""
+
+Nanoseconds = Annotated[int, range(1, 1 << 63)]
+
+
+def _time(text: str) -> str:
+    if datetime.fromisoformat(text).strftime(WHEN) != text:
+        raise ValueError(f"{text!r} is not of the form {WHEN}")
+    return text
+
+
+def _rounds(blocks: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    if len(blocks) % 2:
+        raise ValueError("a round has two blocks")
+    return blocks
+
+
+class WorkFields(Record):
+    """What the work of a result always has."""
+
+    IS_OPEN = True
+
+    flops: float
+    bytes_moved: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +66,10 @@ class Cold:
         Further runs before the first block.
     """
 
-    open_ns: int
-    compile_ns: int
-    first_ns: int
-    warm_up_ns: tuple[int, ...] = ()
+    open_ns: Nanoseconds
+    compile_ns: Nanoseconds
+    first_ns: Nanoseconds
+    warm_up_ns: tuple[Nanoseconds, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +119,21 @@ class BenchResult:
 
     case: str
     subject: str
-    when: str
-    machine: str
+    when: Annotated[str, _time]
+    machine: Annotated[str, range(1, 1 << 31)]
     session: str
     version: str = ""
-    commit: str = ""
+    commit: Annotated[str, COMMIT] = ""
     device: str = ""
-    python: str = ""
+    python: Annotated[str, PYTHON] = ""
     failed: str = ""
     cold: tuple[Cold, ...] = ()
-    blocks: tuple[tuple[int, ...], ...] = ()
-    lead_ns: tuple[int, ...] = ()
+    blocks: Annotated[
+        tuple[Annotated[tuple[Nanoseconds, ...], range(1, 1 << 31)], ...], _rounds
+    ] = ()
+    lead_ns: tuple[Nanoseconds, ...] = ()
     accuracy: Accuracy | None = None
-    work: Mapping[str, float] | None = None
+    work: Annotated[Mapping[str, float] | None, WorkFields] = None
     peak_bytes: int | None = None
     energy: tuple[Energy, ...] = ()
 

@@ -240,7 +240,7 @@ def _from_arguments(test: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         for key in ("input|input_layer", "input_dims|input_layer_shape")
     )
     shapes = [re.split("[,x]", text) for text in dims.split(";")]
-    if not names or not all(number.isdigit() for shape in shapes for number in shape):
+    if not names or not all(re.fullmatch("[0-9]{1,99}", n) for shape in shapes for n in shape):
         return {}
     return {n: tuple(map(int, s)) for n, s in zip(re.split("[,;]", names), shapes, strict=False)}
 

@@ -9,7 +9,7 @@ import argparse
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from gpuedge.core.errors import InputError, UsageError
@@ -90,6 +90,26 @@ def check_writable(named: str | None, option: str, *, is_folder: bool = False) -
         is_good, known = False, str(error)
     if not is_good:
         raise InputError(f"{named} cannot be written.", asked_by=option, known=known)
+
+
+def check_apart(
+    files: Iterable[tuple[str, str | None]], inputs: Collection[tuple[str, str | None]] = ()
+) -> None:
+    """Raise UsageError (GE-200) where two names, such as options, are given one file.
+
+    Those `inputs` among the files are only read, and may be what comes before them.
+    """
+    seen: dict[str, str] = {}
+    for said, path in files:
+        if not path or "\0" in path or is_stream(path):
+            continue  # what no file can be called is told by who opens it
+        first = seen.setdefault(os.path.realpath(path), said)
+        if first != said and (said, path) not in inputs:
+            raise UsageError(
+                f"{said} and {first} name the same file.",
+                asked_by=first,
+                known=os.path.realpath(path),
+            )
 
 
 def check_target(named: str, read: Iterable[str]) -> None:

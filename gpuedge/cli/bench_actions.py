@@ -29,15 +29,15 @@ from gpuedge.bench.page import page
 from gpuedge.bench.peers import PEERS
 from gpuedge.bench.results import BenchResult, ratio
 from gpuedge.bench.spec import SpecPlaces
-from gpuedge.bench.store import is_url, keep, kept
+from gpuedge.bench.store import SUFFIX, is_url, keep, kept
 from gpuedge.bench.subjects import OWN, SubjectName, check_call, parse_subject
 from gpuedge.bench.tables import MARKS, result_tables, shown_ratio
-from gpuedge.cli.arguments import check_writable, whole
+from gpuedge.cli.arguments import check_apart, check_writable, whole
 from gpuedge.cli.check import add_shapes, read_shapes
 from gpuedge.cli.devices import named_gpu
 from gpuedge.cli.output import Output, blaming
 from gpuedge.core.errors import InputError, UsageError
-from gpuedge.core.text import Table, duration
+from gpuedge.core.text import Table, duration, shown
 from gpuedge.runtime.strings import CPU
 from gpuedge.safety.paths import save_named
 
@@ -160,6 +160,12 @@ def _cases(options: argparse.Namespace, given: Sequence[str]) -> list[BenchCase 
     places = SpecPlaces(Path(options.root) if options.root else None, options.fetch)
     shapes = read_shapes(options.shape)
     found = [case for text in given for case in cases_of(text, places, strings, shapes)]
+    names = [case.name for case in found if isinstance(case, BenchCase)]
+    double = next((name for name in names if names.count(name) > 1), None)
+    if double is not None:
+        raise InputError(f"Two cases are called {shown(double)}.", asked_by="the command line",
+                         known="a case is found again by its name",
+                         hint='another "name" in the specification')  # fmt: skip
     if shapes and not any(isinstance(case, BenchCase) and case.source for case in found):
         raise UsageError("--shape is for models, and none is to be timed.", asked_by="--shape")
     return found
@@ -181,6 +187,9 @@ def _measured(
     output: Output,
 ) -> list[BenchResult]:  # fmt: skip
     """Probe the devices, check commits out, measure every case, and keep the results."""
+    read = [*(text.partition("#")[0] for text in options.case), *map(str, _files(cases))]
+    stores = [("--store", place) for place in options.store if not is_url(place)]
+    check_apart([*(("A case", path) for path in read), ("--html", options.html), *stores])
     here = [s for s in subjects if not (s.python or s.tree or s.commit)]
     for call in dict.fromkeys(case.call for case in cases if case.call and here):
         check_call(call)
@@ -200,6 +209,12 @@ def _measured(
             for place in options.store:
                 output.log(f"{case.name}: {keep(found, place)}")
     return results
+
+
+def _files(cases: Sequence[BenchCase]) -> Iterator[Path]:
+    for case in cases:
+        yield from filter(None, [case.source])
+        yield from (*(case.inputs or {}).values(), *(case.outputs or {}).values())
 
 
 def _run(options: argparse.Namespace, output: Output) -> int:
@@ -449,6 +464,10 @@ def _export(options: argparse.Namespace, output: Output) -> int:
     for option, target in targets.items():
         check_writable(target, option)
     check_writable(options.asv, "--asv", is_folder=True)
+    place, asv = Path(options.store), options.asv and str(Path(options.asv) / "benchmarks.json")
+    read = place.glob(f"*{SUFFIX}") if place.is_dir() else [place]
+    written = [*targets.items(), ("--asv", options.asv), ("--asv", asv)]
+    check_apart([*(("PLACE", str(path)) for path in read), *written])
     results = kept(options.store)
     if not any(result.blocks for result in results):
         raise InputError(f"{options.store} holds no results with times.")
@@ -461,7 +480,7 @@ def _export(options: argparse.Namespace, output: Output) -> int:
         write_asv(results, Path(options.asv), "--asv")
     if options.html:
         save_named(Path(options.html), page(results).encode(), "--html")
-    written = [t for t in (*targets.values(), options.asv) if t]
-    body = {"schema": "gpuedge.bench.export/1", "results": len(results), "files": written}
-    output.show(body, [f"{len(results)} results: {', '.join(written)}"])
+    files = [t for t in (*targets.values(), options.asv) if t]
+    body = {"schema": "gpuedge.bench.export/1", "results": len(results), "files": files}
+    output.show(body, [f"{len(results)} results: {', '.join(files)}"])
     return 0

@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from os.path import realpath
 from pathlib import Path
 from typing import Any
 
 from gpuedge.cli import choosing, running
-from gpuedge.cli.arguments import check_writable, number, whole
+from gpuedge.cli.arguments import check_apart, check_writable, number, whole
 from gpuedge.cli.main import exit_code
 from gpuedge.cli.output import Output
 from gpuedge.cli.page import page
@@ -36,7 +35,7 @@ from gpuedge.conformance.results import (
 from gpuedge.conformance.templates import load_jinja
 from gpuedge.core.errors import GpuEdgeError, InputError, UsageError
 from gpuedge.core.text import Table
-from gpuedge.safety.paths import is_stream, save_named
+from gpuedge.safety.paths import save_named
 
 SHOWN_PROBLEMS = 20
 """Cases that did not pass named in the report on a terminal; all are in the files."""
@@ -162,19 +161,9 @@ def _check_files(
     """
     for name in (results, *FILES):
         check_writable(getattr(options, name), f"--{name}")
-    seen: dict[str, str] = {}
     others = (*FILES, "expectations")
     reports = [(f"--{name}", getattr(options, name, None)) for name in others]
-    for said, path in ((f"--{results}", getattr(options, results)), *inputs, *reports):
-        if not path or "\0" in path or is_stream(path):
-            continue  # what no file can be called is told by who opens it
-        first = seen.setdefault(realpath(path), said)
-        if first != said and (said, path) not in inputs:
-            raise UsageError(
-                f"{said} and {first} name the same file.",
-                asked_by=first,
-                known=realpath(path),
-            )
+    check_apart([(f"--{results}", getattr(options, results)), *inputs, *reports], inputs)
     if options.html:
         load_jinja("--html")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ def speeds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         return [
             result(s.text, ms=known[s.text], case=case.name, at=turn[0], seed=turn[0], **FULL)
             if s.text in known
-            else BenchResult(case.name, s.text, f"2026-12-{turn[0]:02}", "board", "s",
-                             failed="not installed")
+            else replace(result(s.text, case=case.name, at=turn[0]), blocks=(), cold=(),
+                         failed="not installed")
             for s in subjects
         ]  # fmt: skip
 
@@ -233,6 +234,61 @@ def test_shapes_that_a_model_leaves_open_are_an_option(
     assert "5" in capsys.readouterr().err
     assert bench("run", tmp_path / "net.onnx", "--shape", "x=3x4", "--rounds", "1", "--json") == 0
     assert document(capsys)["results"][0]["work"]["bytes_in"] == 3 * 4 * 4
+
+
+@pytest.mark.parametrize("extent", [2**31, 10**30])
+def test_shapes_that_no_array_has_are_refused(tmp_path: Path, capsys: Capture, extent: int) -> None:
+    data = open_model()
+    (tmp_path / "net.onnx").write_bytes(data)
+    sha = hashlib.sha256(data).hexdigest()
+    own: dict[str, Any] = {"model": "net.onnx", "sha256": sha}
+    assert bench("run", written(tmp_path, own | {"tests": [{"shapes": {"x": [extent, 4]}}]})) == 2
+    assert f"{extent} is greater than the maximum" in " ".join(capsys.readouterr().err.split())
+    body = fai_pep(location="net.onnx", sha256=sha)
+    dims = f"--input x --input_dims {extent},4"
+    body["tests"] = [{"identifier": "a", "metric": "delay", "arguments": dims}]
+    assert bench("run", written(tmp_path, body)) == 2
+    assert f"A shape of 'x' has the extent {extent}" in capsys.readouterr().err
+
+
+def test_cases_of_one_name_are_refused(tmp_path: Path, speeds: object, capsys: Capture) -> None:
+    data = open_model()
+    (tmp_path / "net.onnx").write_bytes(data)
+    body = {"model": "net.onnx", "sha256": hashlib.sha256(data).hexdigest(), "tests": [
+        {"name": "1", "shapes": {"x": [1, 4]}}, {"shapes": {"x": [9, 4]}}]}  # fmt: skip
+    spec = written(tmp_path, body)
+    assert bench("run", spec) == 2
+    assert "Two cases are called 'spec/1'" in capsys.readouterr().err
+    assert bench("run", f"{spec}#1") == 2 and bench("run", "relu-4k", "relu-4k") == 2
+    assert bench("run", "relu-4k", "lenet-28") == 0
+
+
+def test_no_output_replaces_what_is_read_or_another(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("it was measured")
+
+    monkeypatch.setattr("gpuedge.cli.bench_actions.measure_case", never)
+    monkeypatch.chdir(tmp_path)
+    data = open_model()
+    Path("net.onnx").write_bytes(data)
+    written(tmp_path, {"model": "net.onnx", "sha256": hashlib.sha256(data).hexdigest(),
+                       "tests": [{"name": "a", "shapes": {"x": [1, 4]}}]})  # fmt: skip
+    kept = Path(store.keep([result()], "s")).rename("s/x.jsonl").read_bytes()
+    spec = Path("spec.json").read_bytes()
+    for words in (
+        "run spec.json --html spec.json", "run spec.json#a --html ./spec.json",
+        "run spec.json --html net.onnx", "run spec.json --html new --store new",
+        "compare cpu onnxruntime spec.json --html net.onnx", "export s --html s/x.jsonl",
+        "export s/x.jsonl --pytest-benchmark s/x.jsonl", "export s --html p --pytest-benchmark p",
+        "export s --asv p --html p", "export s --asv asv --html asv/benchmarks.json",
+    ):  # fmt: skip
+        assert bench(*words.split()) == 2, words
+        assert "name the same file" in capsys.readouterr().err, words
+    assert Path("net.onnx").read_bytes() == data and Path("spec.json").read_bytes() == spec
+    assert Path("s/x.jsonl").read_bytes() == kept
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.onnx", "s", "spec.json"]
 
 
 def test_functions_are_found_in_the_current_folder_or_not_at_all(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +80,40 @@ def test_a_planted_sleep_is_found(
     assert len(git(tmp_path / "r", "worktree", "list").splitlines()) == 1, "no checkout stays"
 
 
+def test_sigterm_leaves_no_checkout_either(tmp_path: Path) -> None:
+    (commit,) = repository(tmp_path / "r", ["pass"])
+    before, made = signal.getsignal(signal.SIGTERM), Repository(tmp_path / "r")
+    with pytest.raises(KeyboardInterrupt), ExitStack() as stack:
+        for text in "ab":
+            stack.enter_context(made.checked_out(SubjectName(text, commit=commit)))
+        assert len(git(tmp_path / "r", "worktree", "list").splitlines()) == 3
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert len(git(tmp_path / "r", "worktree", "list").splitlines()) == 1
+
+
+def test_a_checkout_that_is_cut_short_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (commit,) = repository(tmp_path / "r", ["pass"])
+    plain = Repository.git
+
+    def killed(self: Repository, *arguments: str) -> str:
+        done = plain(self, *arguments)
+        if arguments[1] == "add":  # git locks what it has not filled yet
+            plain(self, "worktree", "lock", arguments[-2])
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(Repository, "git", killed)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Repository(tmp_path / "r").checked_out(SubjectName("x", commit=commit)),
+    ):
+        pass
+    assert len(git(tmp_path / "r", "worktree", "list").splitlines()) == 1
+
+
 def test_setup_is_run_in_every_checkout(tmp_path: Path) -> None:
     (commit,) = repository(tmp_path / "r", ["pass"])
     made = Repository(tmp_path / "r", "echo built > made.txt", "bin/python")
@@ -99,8 +135,9 @@ def test_setup_is_run_in_every_checkout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("good", "bad", "words"),
     [
-        ("nothing", "main", "git failed"), ("main", "main", "one commit"),
-        ("main", "main~1", "not an ancestor"), ("--help", "main", "git failed"),
+        ("nothing", "main", "'nothing' names no commit of"),
+        ("main", "nothing", "'nothing' names no commit of"), ("main", "main", "one commit"),
+        ("main", "main~1", "not an ancestor"), ("--help", "main", "names no commit"),
     ],
 )  # fmt: skip
 def test_commits_are_checked_before_anything_runs(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from bench_power import AFTER, RUNS, SETTINGS, Setting, chosen, history, rows, shares
+from bench_power import AFTER, LEVEL, RUNS, SETTINGS, Setting, chosen, history, rows, shares
 
 from gpuedge.bench.estimates import student
 from gpuedge.bench.history import (
@@ -24,7 +24,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "tables" / "bench-power.md
 
 
 def points(*logs: float) -> list[HistoryPoint]:
-    return [HistoryPoint(x, 0.05, 50, f"t{i}") for i, x in enumerate(logs)]
+    return [HistoryPoint(LEVEL + x, 0.05, 50, f"t{i}") for i, x in enumerate(logs)]
 
 
 BASE = (0.0, 0.01, -0.01, 0.005, -0.005, 0.01, -0.01, 0.0)
@@ -52,6 +52,20 @@ def test_the_limit_is_the_prediction_interval() -> None:
     assert last.limit == pytest.approx(math.exp(wide), rel=1e-9)
     assert states(wide + np.mean(BASE) - 1e-6) == ["same"]
     assert states(wide + np.mean(BASE) + 1e-6) == ["suspect"]
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_what_the_clock_rounds_is_no_change(step: int) -> None:
+    def judged(level: int, *further: int) -> list[str]:
+        times = [level] * 12 + [level + more for more in further]
+        found = judge([HistoryPoint(math.log(ns), 0.0, 50) for ns in times])
+        return [one.state for one in found][12:]
+
+    assert judged(1000, step, step) == ["same", "same"]
+    change = "slower" if step > 0 else "faster"
+    assert judged(1000, 3 * step, 3 * step) == ["suspect", change]
+    assert judged(1_000_000, 5 * step, 5 * step) == ["suspect", change]
+    assert judged(1, 1, 1) == ["same", "same"]
 
 
 def test_after_a_change_the_new_level_is_what_counts() -> None:

@@ -104,6 +104,8 @@ def test_the_string_map_replaces_anywhere(tmp_path: Path) -> None:
         (lambda b: b["model"]["files"]["predict"].update(sha256="ABC"), "$.model.files.predict"),
         (lambda b: b.update(tests=[]), "$.tests"),
         (lambda b: b["tests"][3]["inputs"]["data"].update(shapes=[[1.5]]), "$.tests[3].inputs"),
+        (lambda b: b["tests"][3]["inputs"]["data"].update(shapes=[[10**30]]), "$.tests[3].inputs"),
+        (lambda b: b["tests"][3].update(inputs={}), "$.tests[3].inputs: {}"),
         (lambda b: b.update(model=7), "$.model"),
     ],
 )  # fmt: skip

@@ -46,6 +46,25 @@ def test_other_files_are_refused_with_the_line(tmp_path: Path, text: str, words:
     assert words in str(caught.value.known)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("python", "../../../../x"), ("commit", "../../../x"), ("commit", "HEAD"),
+        ("machine", ""), ("when", "yesterday"), ("when", "2026-13-01T10:00:00.000000Z"),
+        ("when", "2026-11-01"), ("blocks", [[0, 0], [0, 0]]), ("blocks", [[1, -1], [1, 1]]),
+        ("blocks", [[], []]), ("blocks", [[1]]), ("blocks", [[1 << 63], [1]]),
+        ("lead_ns", [0]), ("work", {}), ("work", {"flops": 1.0}),
+        ("cold", [{"open_ns": 0, "compile_ns": 1, "first_ns": 1}]),
+    ],
+)  # fmt: skip
+def test_what_gpuedge_does_not_write_is_damaged(tmp_path: Path, field: str, value: Any) -> None:
+    row = json.loads(store.lines([result(**FULL)]))
+    (tmp_path / "x.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row | {field: value}))
+    with pytest.raises(InputError, match="holds no results") as caught:
+        store.kept(str(tmp_path))
+    assert f"line 2: {field}: " in str(caught.value.known)
+
+
 def test_a_place_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         store.kept(str(tmp_path / "none"))
@@ -149,6 +168,15 @@ def test_asv_gets_a_file_for_each_machine_and_commit(tmp_path: Path) -> None:
     assert row["stats_ci_99_a"][0] < row["result"][0] < row["stats_ci_99_b"][0]
     other = json.loads((tmp_path / names[2]).read_text())
     assert other["results"]["gpuedge_bench.time_net"][0][1] is None
+
+
+@pytest.mark.parametrize("machine", ["..", ".", "../../x", "/etc/x"])
+def test_no_name_of_a_machine_leads_out_of_the_folder(tmp_path: Path, machine: str) -> None:
+    folder = tmp_path / "a" / "b" / "asv"
+    assert export.write_asv([replace(result(), machine=machine)], folder, "--asv") == 1
+    files = [p.relative_to(tmp_path) for p in tmp_path.rglob("*.json")]
+    assert sorted(len(p.parts) for p in files) == [4, 5, 5]
+    assert all(p.parts[:3] == ("a", "b", "asv") for p in files)
 
 
 def test_the_page_shows_cases_failures_and_histories() -> None:
