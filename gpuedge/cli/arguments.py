@@ -103,21 +103,14 @@ def check_apart(
     for said, path in files:
         if not path or "\0" in path or is_stream(path):
             continue  # what no file can be called is told by who opens it
-        first = seen.setdefault(os.path.realpath(path), said)
+        real = os.path.realpath(path)
+        first = seen.setdefault(real, said)
         if first != said and (said, path) not in inputs:
-            raise UsageError(
-                f"{said} and {first} name the same file.",
-                asked_by=first,
-                known=os.path.realpath(path),
-            )
+            raise UsageError(f"{said} and {first} name the same file.", asked_by=first,
+                             known=real)  # fmt: skip
 
 
 def check_target(named: str, read: Iterable[str]) -> None:
     """Raise an error where the file of ``--output`` cannot be written, or is one of those read."""
     check_writable(named, "--output")
-    if Path(named).resolve() in {Path(path).resolve() for path in read}:
-        raise UsageError(
-            f"{named} would be written over, and is read.",
-            asked_by="--output",
-            hint="another file for --output",
-        )
+    check_apart([("--output", named), *(("what is read", path) for path in read)])

@@ -161,11 +161,10 @@ def _cases(options: argparse.Namespace, given: Sequence[str]) -> list[BenchCase 
     shapes = read_shapes(options.shape)
     found = [case for text in given for case in cases_of(text, places, strings, shapes)]
     names = [case.name for case in found if isinstance(case, BenchCase)]
-    double = next((name for name in names if names.count(name) > 1), None)
-    if double is not None:
-        raise InputError(f"Two cases are called {shown(double)}.", asked_by="the command line",
-                         known="a case is found again by its name",
-                         hint='another "name" in the specification')  # fmt: skip
+    double = [shown(name) for name in names if names.count(name) > 1]
+    if double:
+        raise InputError(f"Two cases are called {double[0]}.", asked_by="the command line",
+                         known="by its name a case is found again")  # fmt: skip
     if shapes and not any(isinstance(case, BenchCase) and case.source for case in found):
         raise UsageError("--shape is for models, and none is to be timed.", asked_by="--shape")
     return found
@@ -187,9 +186,12 @@ def _measured(
     output: Output,
 ) -> list[BenchResult]:  # fmt: skip
     """Probe the devices, check commits out, measure every case, and keep the results."""
-    read = [*(text.partition("#")[0] for text in options.case), *map(str, _files(cases))]
+    read = [Path(text.partition("#")[0]) for text in options.case]
+    for case in cases:
+        read += [*filter(None, [case.source]), *(case.inputs or {}).values()]
+        read += (case.outputs or {}).values()
     stores = [("--store", place) for place in options.store if not is_url(place)]
-    check_apart([*(("A case", path) for path in read), ("--html", options.html), *stores])
+    check_apart([*(("a case", str(p)) for p in read), ("--html", options.html), *stores])
     here = [s for s in subjects if not (s.python or s.tree or s.commit)]
     for call in dict.fromkeys(case.call for case in cases if case.call and here):
         check_call(call)
@@ -209,12 +211,6 @@ def _measured(
             for place in options.store:
                 output.log(f"{case.name}: {keep(found, place)}")
     return results
-
-
-def _files(cases: Sequence[BenchCase]) -> Iterator[Path]:
-    for case in cases:
-        yield from filter(None, [case.source])
-        yield from (*(case.inputs or {}).values(), *(case.outputs or {}).values())
 
 
 def _run(options: argparse.Namespace, output: Output) -> int:
