@@ -106,8 +106,7 @@ def check_apart(
         real = os.path.realpath(path)
         first = seen.setdefault(real, said)
         if first != said and (said, path) not in inputs:
-            raise UsageError(f"{said} and {first} name the same file.", asked_by=first,
-                             known=real)  # fmt: skip
+            raise UsageError(f"{said} and {first} name the same file.", asked_by=first, known=real)
 
 
 def check_target(named: str, read: Iterable[str]) -> None:

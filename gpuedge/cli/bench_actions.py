@@ -161,8 +161,7 @@ def _cases(options: argparse.Namespace, given: Sequence[str]) -> list[BenchCase 
     shapes = read_shapes(options.shape)
     found = [case for text in given for case in cases_of(text, places, strings, shapes)]
     names = [case.name for case in found if isinstance(case, BenchCase)]
-    double = [shown(name) for name in names if names.count(name) > 1]
-    if double:
+    if double := [shown(name) for name in names if names.count(name) > 1]:
         raise InputError(f"Two cases are called {double[0]}.", asked_by="the command line",
                          known="by its name a case is found again")  # fmt: skip
     if shapes and not any(isinstance(case, BenchCase) and case.source for case in found):
