@@ -108,7 +108,7 @@ def test_golden_inputs_and_calibration_from_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("pack {digits} -o {digits} --shapes image=1x1x8x8", "written over"),
+        ("pack {digits} -o {digits} --shapes image=1x1x8x8", "name the same file"),
         ("pack {digits} -o {out}", "--shape"),
         ("pack {digits} -o {out} --shapes image=1by1", "--shapes"),
         ("pack {digits} -o {out} --for vulcan --shapes image=1x1x8x8", "GE-102"),
