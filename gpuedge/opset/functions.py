@@ -151,7 +151,8 @@ vec4 none4(vec4 a) {
     return vec4(none1(a.x), none1(a.y), none1(a.z), none1(a.w));
 }
 """,
-    # bits of whole numbers up to 2^24, lowest first; below zero the rest is -1 at last
+    # bits of whole numbers up to 2^24, lowest first; below zero the rest is -1 at last, and taken off
+    # at once: drivers add in another order, and the lowest bit is lost beside 2^24
     "and1": """
 float and1(float a, float b) {
     float x = a;
@@ -165,6 +166,10 @@ float and1(float a, float b) {
         x = halfx;
         y = halfy;
         power = power * 2.0;
+        float over = x * y == 1.0 ? max(-x, 0.0) : 0.0;
+        result = result - over * power;
+        x = x + over;
+        y = y + over;
     }
     float top = x * y == 0.0 ? 0.0 : max(x, y);
     return result + top * power;
