@@ -197,12 +197,13 @@ BYTE_PRODUCTS = (_bytes(9, 650, 14), _bytes(33, 661, 33), _bytes(40, 704, 70))
 """Products whose sums pass 2**24, of numbers that four at a time make an int."""
 
 CODES, GRID = (drawn((4, 9), 0, 256, "uint8"),) * 2, floats(-1, -1, 1, 1, -1, 1)
+SIGNED = (drawn((4, 9), -128, 128, "int8"), drawn((4, 1), -128, 0, "int8"))
 BYTES: dict[str, Any] = {"dtype": "uint8"}
 
 
 def _bits() -> Iterator[Case]:
     for onnx in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
-        yield from row(onnx, *CODES, **BYTES)
+        yield from row(onnx, *SIGNED, dtype="int8")
     yield from row("BitwiseNot", CODES[0], **BYTES)
     by = drawn((4, 9), 0, 8, "uint8")
     yield from row("BitShift", CODES[0], by, direction="LEFT", **BYTES)

@@ -151,8 +151,8 @@ vec4 none4(vec4 a) {
     return vec4(none1(a.x), none1(a.y), none1(a.z), none1(a.w));
 }
 """,
-    # bits of whole numbers up to 2^24, lowest first; below zero the rest is -1 at last, and taken off
-    # at once: drivers add in another order, and the lowest bit is lost beside 2^24
+    # bits of whole numbers up to 2^24, lowest first; below zero the rest is -1 at last. It is taken
+    # off at once: drivers add in another order, and the lowest bit would be lost beside 2^24
     "and1": """
 float and1(float a, float b) {
     float x = a;
