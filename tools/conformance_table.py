@@ -127,9 +127,9 @@ def page(found: dict[str, Results], profile: Profile = SMOKE) -> str:
 
 def _failures(found: Iterable[Results]) -> str:
     """Return the sentence on how often a right driver fails: all of these are taken as right."""
-    statuses = [row["status"] for results in found for row in results.rows.values()]
-    ran = len(statuses) - statuses.count(SKIPPED)
-    failed = ran - statuses.count(PASSED)
+    tallies = [_passed(results) for results in found]
+    ran = sum(count for _, count in tallies)
+    failed = ran - sum(passed for passed, _ in tallies)
     rate = f"{failed / max(ran, 1) * 1e5:.1f} in 100,000"
     # the rule of three: Hanley and Lippman-Hand, JAMA 249 (1983)
     bound = "" if failed or not ran else f" (below {3 / ran * 1e5:.1f} with 95 % confidence)"
@@ -152,14 +152,19 @@ def _cell(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def _total(results: Results) -> tuple[str, str, str, str]:
-    statuses = [row["status"] for row in results.rows.values()]
-    skipped = statuses.count(SKIPPED)
+    passed, ran = _passed(results)
     return (
-        f"{statuses.count(PASSED)}/{len(statuses) - skipped}",
-        str(skipped),
+        f"{passed}/{ran}",
+        str(len(results.rows) - ran),
         f"{float(results.header.get('seconds', 0)):.0f} s",
         str(results.header.get("started", ""))[:10],
     )
+
+
+def _passed(results: Results) -> tuple[int, int]:
+    """Return how many cases passed, and how many ran."""
+    statuses = [row["status"] for row in results.rows.values()]
+    return statuses.count(PASSED), len(statuses) - statuses.count(SKIPPED)
 
 
 def _driver(header: dict[str, Any]) -> tuple[str, str]:

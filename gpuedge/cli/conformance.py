@@ -289,7 +289,7 @@ def _merge(options: argparse.Namespace, output: Output) -> int:
     body = merged_told(made)
     output.show(body, _merged_parts(made))
     is_whole = not (made.conflicts or made.missing or made.absent)
-    return max(int(not is_whole), *map(exit_code, unwritten), 0)
+    return max([int(not is_whole), *map(exit_code, unwritten)])
 
 
 def _merged_parts(made: Merged) -> Iterator[str | Table]:

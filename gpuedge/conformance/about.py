@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gpuedge.capdb.identity.names import model
@@ -35,6 +35,9 @@ KEPT = frozenset({
 })  # fmt: skip
 """Keys whose values stay: gpuedge's own words, what a device is called here, names of cases."""
 
+FOREIGN = frozenset({"labels", "python"})
+"""Keys of what users and machines name, under which no key is gpuedge's own."""
+
 
 class Redaction:
     """Replaces texts by hashes, wherever they stand.
@@ -57,14 +60,17 @@ class Redaction:
         # the longest first: a name may be part of another
         self._hashes = dict(sorted(self._hashes.items(), key=lambda item: -len(item[0])))
 
-    def __call__(self, value: Any) -> Any:
-        """Return a value of JSON with all texts replaced; keys stay."""
+    def __call__(self, value: Any, kept: Collection[str] = KEPT) -> Any:
+        """Return a value of JSON with all texts replaced; keys stay, and the values of `kept`."""
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, Mapping):
-            return {k: each if k in KEPT else self(each) for k, each in value.items()}
+            return {
+                k: each if k in kept else self(each, () if k in FOREIGN else kept)
+                for k, each in value.items()
+            }
         if isinstance(value, (list, tuple)):
-            return [self(each) for each in value]
+            return [self(each, kept) for each in value]
         return value
 
     def _text(self, text: str) -> str:

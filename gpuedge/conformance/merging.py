@@ -23,8 +23,8 @@ class Merged:
     """What came of merging: the results, and what is wrong with the whole.
 
     `conflicts` are cases that came out differently in two files: device, id and what each file
-    said; `missing` are shards
-    without a file, and `absent` the number of cases without a row, by device.
+    said; `missing` are shards without a file, and `absent` the number of cases without a row, by
+    device.
     """
 
     results: ResultSet = field(default_factory=ResultSet)
@@ -67,14 +67,11 @@ def merge(files: Mapping[str, ResultSet]) -> Merged:
 
 def _place(results: ResultSet, part: Results, file: str) -> Results:
     """Return the results that a part of a file belongs to."""
-    name = base = part.device.partition("~")[0]  # another merge may have told devices apart
+    base = part.device.partition("~")[0]  # another merge may have told devices apart
     alike = [each for each in results if each.device.partition("~")[0] == base]
     whole = next((each for each in alike if _who(each) == _who(part)), None)
-    if whole is not None:
-        name = whole.device
-    elif alike:
-        name = f"{base}~{len(alike) + 1}"
     if whole is None:
+        name = f"{base}~{len(alike) + 1}" if alike else base
         whole = Results({"only": ["*"], **part.header, "device": name})
         results.parts.append(whole)
         return whole
@@ -82,7 +79,7 @@ def _place(results: ResultSet, part: Results, file: str) -> Results:
         there, here = (at(each.header, key) for each in (whole, part))
         if there != here:
             raise InputError(
-                f"{file} holds results of {name} of another {said}.",
+                f"{file} holds results of {whole.device} of another {said}.",
                 asked_by="merge",
                 known=f"there {key} is {here!r}, before {there!r}",
                 hint="gpuedge conformance compare sets such results side by side",

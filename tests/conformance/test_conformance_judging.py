@@ -155,6 +155,9 @@ def test_redaction_hides_texts_wherever_they_stand(monkeypatch: pytest.MonkeyPat
     said = Redaction(secrets([], {**words, "odd": "\udcff"}))({**words, "labels": {"n": "smoke"}})
     assert said.items() >= words.items(), "results stay readable"
     assert said["labels"]["n"] != "smoke"
+    named = Redaction(secrets([], {"device": "Annabel"}))
+    for key in ("labels", "python"):
+        assert named({key: {"device": "Annabel"}})[key]["device"] != "Annabel", "no word of ours"
     assert hidden("Annex") == "Annex", "a short text is only replaced where it stands alone"
 
 
