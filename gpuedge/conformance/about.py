@@ -48,17 +48,11 @@ class Redaction:
 
     def __init__(self, secrets: Iterable[str | None] = ()) -> None:
         self._hashes: dict[str, str] = {}
-        self.learn(secrets)
-
-    def learn(self, secrets: Iterable[str | None]) -> None:
-        """Take further texts."""
-        for text in filter(None, secrets):
-            said = f"gpuedge {text}".encode("utf-8", "surrogatepass")
-            digest = hashlib.sha256(said).hexdigest()
-            if not text.startswith("redacted-"):
-                self._hashes[text] = f"redacted-{digest[:DIGITS]}"
         # the longest first: a name may be part of another
-        self._hashes = dict(sorted(self._hashes.items(), key=lambda item: -len(item[0])))
+        for text in sorted(filter(None, secrets), key=len, reverse=True):
+            said = f"gpuedge {text}".encode("utf-8", "surrogatepass")
+            if not text.startswith("redacted-"):
+                self._hashes[text] = f"redacted-{hashlib.sha256(said).hexdigest()[:DIGITS]}"
 
     def __call__(self, value: Any, kept: Collection[str] = KEPT) -> Any:
         """Return a value of JSON with all texts replaced; keys stay, and the values of `kept`."""
