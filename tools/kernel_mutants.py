@@ -4,10 +4,10 @@ Usage: python tools/kernel_mutants.py --run | --resume [--jobs N] [--most N]
        python tools/kernel_mutants.py
 
 One generator writes every mutant that its rules make of the kernel texts under shaders/ and of the
-texts that planners write; a seeded choice of them runs. A mutant meets the cases of the smoke
-profile whose kernels have its text, on vulkan-lavapipe, until one fails: it is killed. One that no
-driver can tell from the kernel, because the printed code is the same, is none. What survives and is
-equivalent all the same stands in EQUIVALENT, with its reason. Results are kept in
+texts that planners write; a seeded choice of them runs. A mutant meets the
+listed cases whose kernels have its text, on vulkan-lavapipe, until one fails: it is killed. One
+that no driver can tell from the kernel, because the printed code is the same, is none. What
+survives and is equivalent all the same stands in EQUIVALENT, with its reason. Results are kept in
 out/mutants/; the page docs/tables/mutants.md is made of them. --resume goes on where a
 run was interrupted. A mutant that ends its process or hangs is killed; another process goes on. The
 exit status is 1 unless enough are killed.
@@ -41,7 +41,7 @@ import gpuedge.executors.kernels  # noqa: E402
 import gpuedge.plan.storages  # noqa: E402
 from gpuedge.conformance.bench import PASSED, SKIPPED, Bench  # noqa: E402
 from gpuedge.conformance.case import Case  # noqa: E402
-from gpuedge.conformance.catalogue import everything  # noqa: E402
+from gpuedge.conformance.catalogue import listed  # noqa: E402
 from gpuedge.core.errors import GpuEdgeError  # noqa: E402
 from gpuedge.lang import load, print_kernel  # noqa: E402
 from gpuedge.plan.library import reads, texts  # noqa: E402
@@ -311,7 +311,7 @@ class wrong:  # noqa: N801  (a context)
 def work(part: int, parts: int, most: int) -> int:
     """Judge the mutants that have no result yet; what each is, is said before and after."""
     os.environ.update(environment_of(CONFIGURATION))
-    ground = Ground(everything("smoke"))
+    ground = Ground(listed())
     known = {row["id"] for row in read() if "fate" in row}
     with results_of(part).open("a", encoding="utf-8") as file:
         left = chosen(ground.every(), 3 * COUNT)
@@ -387,9 +387,10 @@ INTRODUCTION = """\
 # Mutants
 
 Made by `make release-check` (tools/kernel_mutants.py); do not edit. A mutant is a kernel with one
-mistake. It is killed when a case of the smoke profile fails on {name}, where weights of int8 stay
-bytes here as on GPUs. Mutants whose printed code is that of the kernel, and texts that are no
-kernel, are left out. Equivalent ones are argued below.
+mistake. It is killed when a case fails on {name}, where weights of int8 stay bytes here
+as on GPUs: one of those picked by hand or drawn first (`listed` in
+gpuedge/conformance/catalogue.py). Mutants whose printed code is that of the kernel, and texts that
+are no kernel, are left out. Equivalent ones are argued below.
 """
 
 

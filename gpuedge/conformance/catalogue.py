@@ -5,6 +5,8 @@ A drawn shape depends on nothing but its family and number, so the list is the s
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -28,6 +30,8 @@ FULL = 8
 """How many times as many drawn shapes the full profile has."""
 
 PROFILES = ("smoke", "full")
+
+SIZES = re.compile(r"-(\d+x)*(\d+|0d)\b")
 BINARY = [name for name, one in FUNCTIONS.items() if one.operands == ("a", "b")]
 Rng = np.random.Generator
 Draw = Callable[[Rng], Case]
@@ -286,8 +290,12 @@ FURTHER: dict[str, Sequence[Case]] = {
 }  # fmt: skip
 """And what they compute besides, in every profile."""
 
-SMOKE_EACH = 11
-"""The smoke profile has no more of the others for a variant."""
+VARIANT_EACH = 11
+"""Before the full profile draws more, a variant has no more of the others."""
+
+SMOKE_EACH = 2
+"""Cases of an operation, dtype, variant and storage in the smoke profile: less than 60 s a level on
+two cores where llvmpipe or lavapipe compiles every kernel anew, some 0.1 s each."""
 
 # --- how it is put together ----------------------------------------------------------------------
 
@@ -342,7 +350,7 @@ def _variants(scale: int) -> Iterator[Case]:
         for variant in mine:
             rivals = tuple(other.id for other in mine if other is not variant)
             for some, most in (
-                (cases, SMOKE_EACH if scale == 1 else None),
+                (cases, VARIANT_EACH if scale == 1 else None),
                 (FURTHER.get(op, ()), None),
             ):
                 # whether its own conditions let it serve the shape on a device that has all
@@ -379,6 +387,15 @@ def _large() -> Iterator[Case]:
     yield from LARGE
 
 
+FAMILIES = (_plain, _variants, _stored, nodes.cases, operators.cases)
+
+
+@cache
+def listed() -> tuple[Case, ...]:
+    """Return the cases picked by hand and what families draw first; the full profile has more."""
+    return _each_once(case for family in FAMILIES for case in family(1))
+
+
 @cache
 def everything(profile: str = "smoke") -> tuple[Case, ...]:
     """Return all cases of a profile, each once, in an order that never changes.
@@ -392,14 +409,24 @@ def everything(profile: str = "smoke") -> tuple[Case, ...]:
         raise UsageError(
             f"There is no profile {profile!r}.", known=f"profiles: {', '.join(PROFILES)}"
         )
-    families = (_plain, _variants, _stored, nodes.cases, operators.cases)
-    scales = (1,) if profile == "smoke" else (1, FULL)
-    cases: dict[str, Case] = {}
-    for case in (drawn for scale in scales for family in families for drawn in family(scale)):
-        cases.setdefault(case.id, case)
-    for case in (*_wide(), *_large()) if profile == "full" else ():
-        cases.setdefault(case.id, case)
-    return tuple(cases.values())
+    if profile == "smoke":
+        return tuple(_smoke())
+    more = (case for family in FAMILIES for case in family(FULL))
+    return _each_once((*listed(), *more, *_wide(), *_large()))
+
+
+def _each_once(cases: Iterable[Case]) -> tuple[Case, ...]:
+    return tuple({case.id: case for case in cases}.values())
+
+
+def _smoke() -> Iterator[Case]:
+    counts = Counter[tuple[str, ...]]()
+    for case in listed():
+        # what a fused kernel or a network computes stands before its sizes
+        what = SIZES.sub("", case.text) if case.op in ("elementwise", "network") else ""
+        counts[kind := (case.op, what, case.dtype, case.variant, case.storage)] += 1
+        if counts[kind] <= SMOKE_EACH:
+            yield case
 
 
 def shard_of(name: str, shards: int) -> int:

@@ -60,9 +60,9 @@ SAMPLE = """
 import sys
 sys.path[:0] = sys.argv[1:3]
 import kernel_mutants as tool
-from gpuedge.conformance.catalogue import everything
+from gpuedge.conformance.catalogue import listed
 names = ("max_pool2d/float32/n1c5h7w9", "conv2d/float32/n1c3h6w7")
-ground = tool.Ground([c for c in everything("smoke") if c.id.startswith(names)][:4])
+ground = tool.Ground([c for c in listed() if c.id.startswith(names)][:4])
 every = [m for m in ground.every() if m.kind in ("padding", "wrong component", "accumulate")]
 chosen = [m for m in tool.chosen(every, 9) if not ground.is_none(m)]
 fates = [ground.judge(m)["fate"] for m in chosen]

@@ -20,7 +20,7 @@ from operators import CAPS
 from planrun import LOOP_LIMIT, WIDE, PlanExecutor, Seen, kernel_of, plan_device, seen_by
 
 from gpuedge.conformance.case import Case
-from gpuedge.conformance.catalogue import everything
+from gpuedge.conformance.catalogue import listed
 from gpuedge.conformance.storing import KEEPERS
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import KernelError
@@ -39,7 +39,7 @@ DEVICES: dict[str, Caps] = {
     "rasteriser": replace(WIDE, device_class="cpu-llvm"), "maps": MAPS,
     "tiny": replace(MAPS, **TINY),  # type: ignore[arg-type]
 }  # fmt: skip
-PLAIN = [case for case in everything("smoke") if not case.variant]
+PLAIN = [case for case in listed() if not case.variant]
 """What every device computes, by any variants, in any storage that it has."""
 
 
@@ -116,7 +116,7 @@ def test_split_sums(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> 
 FORCED: dict[str, list[Case]] = {}
 """Cases that one variant must serve, the others being ruled out, by variant."""
 
-for _case in everything("smoke"):
+for _case in listed():
     if _case.variant:
         FORCED.setdefault(_case.variant, []).append(_case)
 
