@@ -226,11 +226,12 @@ vec4 cos4(vec4 x) {
     return reduced4(vec4(0.0) - r, vec4(0.0)) * (vec4(1.0) - 2.0 * odd);
 }
 """,
-    # log() of zero or less is undefined in every dialect: SwiftShader gives -88 and log(abs(x))
+    # log() of zero or less is undefined in every dialect: SwiftShader gives -88 and log(abs(x));
+    # to SwiftShader 4.1 -0.0 == 0.0 is false
     "log1": """
 float log1(float a) {
     float zero = abs(a);
-    float below = a == 0.0 ? -1.0 / zero : (a - a) / (zero - zero);
+    float below = zero == 0.0 ? -1.0 / zero : (a - a) / (zero - zero);
     float inside = a > 0.0 ? log(a) : below;
     bool number = a == a;
     return number ? inside : a;
