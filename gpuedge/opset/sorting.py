@@ -74,7 +74,9 @@ def order(x: Tensor, along: int, count: int, *, largest: bool = False) -> Tensor
 def upper_bound(rising: Tensor, along: int, count: int) -> Tensor:
     """Return of every number below `count` how many elements along an axis are not above it.
 
-    Binary search, a step for each bit, of elements that never fall along the axis.
+    The elements never fall along the axis. Up to `MOST_RANKED` are all compared; of more, a binary
+    search takes a step for each bit. ANGLE over SwiftShader compiled eight such steps in one kernel
+    at OpenGL ES 3.0 for over 100 s.
 
     Returns
     -------
@@ -83,6 +85,11 @@ def upper_bound(rising: Tensor, along: int, count: int) -> Tensor:
     """
     extent = rising.shape[along]
     shape = (*rising.shape[:along], count, *rising.shape[along + 1 :])
+    if extent <= MOST_RANKED:
+        here, step = axes(shape), axis(len(shape), extent)
+        value = at(rising, (*here[:along], step, *here[along + 1 :]))
+        above_it = above(value, Position(here[along]))
+        return Tensor(shape, "int64", Reduce("sum", (extent,), 1.0 - above_it))
     found = constant(np.zeros(shape, np.int64))
     for bit in reversed(range(extent.bit_length())):
         found = _further(found, rising, along, 1 << bit)
