@@ -4,13 +4,13 @@ Usage: python tools/kernel_mutants.py --run | --resume [--jobs N] [--most N]
        python tools/kernel_mutants.py
 
 One generator writes every mutant that its rules make of the kernel texts under shaders/ and of the
-texts that planners write; a seeded choice of them runs. A mutant meets the
-listed cases whose kernels have its text, on vulkan-lavapipe, until one fails: it is killed. One
-that no driver can tell from the kernel, because the printed code is the same, is none. What
-survives and is equivalent all the same stands in EQUIVALENT, with its reason. Results are kept in
-out/mutants/; the page docs/tables/mutants.md is made of them. --resume goes on where a
-run was interrupted. A mutant that ends its process or hangs is killed; another process goes on. The
-exit status is 1 unless enough are killed.
+texts that planners write; a seeded choice of them runs. A mutant meets the listed cases whose
+kernels have its text, on vulkan-lavapipe, until one fails: it is killed. One that no driver can
+tell from the kernel, because the printed code is the same, is none. What survives and is equivalent
+all the same stands in EQUIVALENT, with its reason. Results are kept in out/mutants/; the page
+docs/tables/mutants.md is made of them. --resume goes on where a run was interrupted. A mutant that
+ends its process or hangs is killed; another process goes on. The exit status is 1 unless enough are
+killed.
 """
 
 from __future__ import annotations

@@ -32,6 +32,8 @@ FULL = 8
 PROFILES = ("smoke", "full")
 
 SIZES = re.compile(r"-(\d+x)*(\d+|0d)\b")
+"""The shapes in the text of a case."""
+
 BINARY = [name for name, one in FUNCTIONS.items() if one.operands == ("a", "b")]
 Rng = np.random.Generator
 Draw = Callable[[Rng], Case]

@@ -48,9 +48,10 @@ def test_nan_is_more_than_any_number(extent: int, largest: bool) -> None:
     np.testing.assert_array_equal(ordered(x, 0, extent, largest=largest), wanted)
 
 
+@pytest.mark.parametrize("extent", [1, MOST_RANKED, 700])
 @pytest.mark.parametrize("count", [1, 7, 64, 1000])
-def test_how_many_are_not_above_a_number(count: int) -> None:
-    rising = np.sort(np.random.default_rng(9).integers(0, 90, 700)).astype(np.float32)
+def test_how_many_are_not_above_a_number(count: int, extent: int) -> None:
+    rising = np.sort(np.random.default_rng(9).integers(0, 90, extent)).astype(np.float32)
     found = sorting.upper_bound(given("x", rising.shape, "float32"), 0, count)
     wanted = np.searchsorted(rising, np.arange(count), side="right")
     np.testing.assert_array_equal(evaluate([found], {"x": rising})[0], wanted)
