@@ -139,7 +139,7 @@ def _failures(found: Iterable[Results]) -> str:
 def _grouped(results: Results) -> dict[str, list[dict[str, Any]]]:
     groups: dict[str, list[dict[str, Any]]] = {name: [] for name in COLUMNS}
     for row in results.rows.values():
-        other = OPERATORS if row["op"].startswith("onnx-") else FUNCTIONS
+        other = OPERATORS if row["op"].startswith(("onnx-", "ort-")) else FUNCTIONS
         groups[OF_OP.get(row["op"], other)].append(row)
     return groups
 

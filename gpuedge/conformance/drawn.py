@@ -121,12 +121,12 @@ def said(value: Any) -> str:
 
 def one(onnx: str, *operands: Any, **more: Any) -> Case:
     """Return a node whose name says its operands and attributes."""
-    own = {"constant", "outputs", "dtype", "data", "name"}
+    own = {"constant", "outputs", "dtype", "data", "name", "domain"}
     attrs = {name: value for name, value in more.items() if name not in own}
-    parts = [dims(o) if isinstance(o, tuple) else said(o) for o in operands]
+    parts = [dims(o) if isinstance(o, tuple) else said(o) for o in operands if o is not None]
     parts += [f"{name.replace('_', '')}{said(value)}" for name, value in attrs.items()]
     parts += [f"c{said(list(more['constant']))}"] if more.get("constant") else []
-    how = {name: more[name] for name in ("constant", "outputs") if name in more}
+    how = {name: more[name] for name in ("constant", "outputs", "domain") if name in more}
     words = [*([more["name"]] if "name" in more else []), *parts]
     text = "-".join(words).replace(",", ".").replace("->", "to").replace("+", "")
     case = node(onnx, text, *operands, **how, **attrs)
@@ -663,6 +663,32 @@ def _deformed(rng: Rng) -> Case:
     )
 
 
+def _recurrent(onnx: str, rng: Rng) -> Case:
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[onnx]
+    steps, batch, inner, size = (pick(rng, (1, 2, 3, 5)), pick(rng, (1, 2, 3)),
+                                 pick(rng, (1, 3, 5, 8)), pick(rng, (1, 3, 4, 5)))  # fmt: skip
+    way = pick(rng, ("forward", "reverse", "bidirectional"))
+    count = 2 if way == "bidirectional" else 1
+    state = (count, batch, size)
+    more: list[Any] = [
+        pick(rng, (None, (count, 2 * gates * size))),
+        pick(rng, (None, Drawn((batch,), 1, steps + 1, "int32"))),
+        pick(rng, (None, state)),
+    ]
+    how: dict[str, Any] = {"linear_before_reset": flag(rng)} if onnx == "GRU" else {}
+    if onnx == "LSTM":
+        more += [pick(rng, (None, state)), pick(rng, (None, (count, 3 * size)))]
+    weights = ((count, gates * size, inner), (count, gates * size, size))
+    return one(onnx, (steps, batch, inner), *weights, *more, constant=pick(rng, ((), (1, 2))),
+               name=present(more), outputs=3 if onnx == "LSTM" else 2, hidden_size=size,
+               direction=way, **how)  # fmt: skip
+
+
+def present(operands: Sequence[Any]) -> str:
+    """Return which of the last operands are there, for a name."""
+    return "".join(str(int(o is not None)) for o in operands)
+
+
 def _each(names: Sequence[str], draw: Callable[[str, Rng], Case]) -> dict[str, Draw]:
     return {name: partial(draw, name) for name in names}
 
@@ -715,10 +741,11 @@ DRAWERS: tuple[tuple[int, Sequence[str], dict[str, Draw]], ...] = (
     (30, INTEGERS, {"DFT": _transform, "STFT": _frames, "RotaryEmbedding": _turned}),
     (60, NORMAL, {"Attention": _attended, "LogSoftmax": _soft}),
     (30, INTEGERS, {"LinearAttention": _linear}),
+    (40, NORMAL, _each(["RNN", "GRU", "LSTM"], _recurrent)),
     (40, NORMAL, {"TensorScatter": _scattered}),
 )  # fmt: skip
 """How many of each operator, the kinds of numbers, and what draws it. Two kinds of which the first
 is ``normal`` are twins: every case is there in both. Others are taken in turn."""
 
 
-__all__ = ["DRAWERS", "TWINS", "axis_of", "flag", "shape_of"]
+__all__ = ["DRAWERS", "TWINS", "axis_of", "flag", "present", "shape_of"]

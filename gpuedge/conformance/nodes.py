@@ -58,18 +58,22 @@ def run_model(model: bytes, feeds: Mapping[str, Array], device: Any) -> dict[str
 def node(
     onnx: str,
     text: str,
-    *operands: Shape | Array | Draw,
+    *operands: Shape | Array | Draw | None,
     constant: Sequence[int] = (),
-    outputs: int = 1,
+    outputs: int | Sequence[int] = 1,
     then: tuple[str, Array] | None = None,
+    domain: str = "",
     **attrs: Any,
 ) -> Case:
     """Return a model of one node.
 
-    An operand is a shape to fill, an array, or what draws one; those at the places `constant` are
-    constants of the model. Several outputs are compared as one row of numbers. `then`: an operator
-    that follows, and its second operand, a constant.
+    An operand is a shape to fill, an array, what draws one, or None where it is absent; those at
+    the places `constant` are constants of the model. Outputs are counted, or their places given;
+    several are compared as one row of numbers. `then`: an operator that follows, and its second
+    operand, a constant.
     """
+    places = range(outputs) if isinstance(outputs, int) else outputs
+    written = tuple(f"out{i}" if i in places else "" for i in range(max(places) + 1))
 
     def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
         drawn = [
@@ -77,22 +81,23 @@ def node(
             else source(rng, data, dtype) if callable(source) else source
             for source in operands
         ]  # fmt: skip
-        given = {f"in{i}": array for i, array in enumerate(drawn)}
+        read = tuple("" if array is None else f"in{i}" for i, array in enumerate(drawn))
+        given = {n: a for n, a in zip(read, drawn, strict=True) if a is not None}
         constants = {f"in{i}": given[f"in{i}"] for i in constant}
         feeds = {name: array for name, array in given.items() if name not in constants}
-        out = tuple(f"out{i}" for i in range(outputs))
+        out = tuple(name for name in written if name)
         types = {name: type_of(array) for name, array in given.items()}
-        steps = [Node(onnx, tuple(given), out, dict(attrs), onnx)]
+        steps = [Node(onnx, read, written, dict(attrs), onnx, domain)]
         if then is not None:
             given["by"] = constants["by"] = then[1]
             types["by"] = type_of(then[1])
             steps.append(Node(then[0], (out[0], "by"), ("then",), {}, then[0]))
             out = ("then",)
-        opset = {"": NEWER.get(onnx, OPSET)}
+        opset = {"": NEWER.get(onnx, OPSET), **({domain: 1} if domain else {})}
         known = Graph(tuple(steps), tuple(feeds), out, types, constants, opset)
         for step in steps:
             kinds = zip(step.outputs, infer(step, known), strict=False)
-            types |= {name: kind for name, kind in kinds if kind}
+            types |= {name: kind for name, kind in kinds if name and kind}
         model = to_bytes(known)
 
         def runs(device: Any) -> Generator[Array, None, None]:
@@ -111,7 +116,7 @@ def node(
 
         return Built(runs, reference)
 
-    return Case(f"onnx-{onnx.lower()}", text, make)
+    return Case(f"{'ort' if domain else 'onnx'}-{onnx.lower()}", text, make)
 
 
 def gather(

@@ -20,8 +20,11 @@ from gpuedge.graph.reference import run_node
 from gpuedge.opset import FUNCTIONS, OPERATORS, angles
 from gpuedge.opset.bounds import Array, Num
 from gpuedge.opset.logic import COMPARISONS
-from gpuedge.oracle import layers
+from gpuedge.opset.nbits import MICROSOFT
+from gpuedge.oracle import layers, recurrent
+from gpuedge.oracle.attention import attention
 from gpuedge.oracle.functions import WHOLE, clip, elementwise
+from gpuedge.oracle.fused import FUSED
 
 Value = Num | Array
 """Floats with their errors, or integers and truth values as they are."""
@@ -143,21 +146,6 @@ def _softmax(x: Num, *, whole: bool, axis: int = -1, log: bool = False) -> Num:
     return layers.softmax(x, axis, log=log)
 
 
-def _attention(q: Num, k: Num, v: Num, mask: Array | None = None, *, whole: bool,
-               scale: float = 0.0, is_causal: int = 0) -> Num:  # fmt: skip
-    """Of (batch, heads, sequence, size); a mask of truth values, which leave each query a key."""
-    shared = q.v.shape[1] // k.v.shape[1]
-    turned = layers.moved(lambda a: np.repeat(a, shared, 1).swapaxes(-1, -2), k)
-    scores = layers.matmul(q, turned, whole=whole) * (scale or q.v.shape[-1] ** -0.5)
-    seen = np.tri(*scores.v.shape[-2:]) > 0 if is_causal else np.array(True)
-    seen = seen if mask is None else seen & mask
-    # float64 has 0 for the exponential of so little
-    kept = Num(np.where(seen, scores.v, -1e4), np.where(seen, scores.e, 0.0))
-    return layers.matmul(
-        layers.softmax(kept, -1), layers.moved(lambda a: np.repeat(a, shared, 1), v)
-    )
-
-
 def _cumsum(x: Num, axis: Value, **how: Any) -> Num:
     return layers.cumsum(x, int(Num.of(axis).v), **how)
 
@@ -226,7 +214,8 @@ ELEMENTWISE: dict[str, str] = {
 
 MEANINGS: dict[str, Meaning] = {
     **{op: partial(_function, name) for op, name in ELEMENTWISE.items()},
-    "Attention": _attention,
+    **{op: partial(recurrent.layer, op) for op in recurrent.STEPS},
+    "Attention": attention,
     "AveragePool": partial(_pool, "avg"),
     "BatchNormalization": _batch_norm,
     "Clip": _clip,
@@ -295,6 +284,8 @@ def compute(
     """
     given = [None if o is None else _value(o) for o in operands]
     meanings = MEANINGS if any(isinstance(g, Num) for g in given[:1]) else INTEGERS
+    if node.domain == MICROSOFT:
+        meanings = FUSED
     if node.op not in meanings:
         return _by_reference(node, given, opset)
     with np.errstate(all="ignore"):

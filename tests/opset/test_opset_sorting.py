@@ -48,7 +48,7 @@ def test_nan_is_more_than_any_number(extent: int, largest: bool) -> None:
     np.testing.assert_array_equal(ordered(x, 0, extent, largest=largest), wanted)
 
 
-@pytest.mark.parametrize("extent", [1, MOST_RANKED, 700])
+@pytest.mark.parametrize("extent", [1, MOST_RANKED, MOST_RANKED + 1, 700, 4095, 4096, 4097])
 @pytest.mark.parametrize("count", [1, 7, 64, 1000])
 def test_how_many_are_not_above_a_number(count: int, extent: int) -> None:
     rising = np.sort(np.random.default_rng(9).integers(0, 90, extent)).astype(np.float32)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from gpuedge.core.errors import UnsupportedOpError
+from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
-from gpuedge.graph.ir import Array, Node, TensorType
+from gpuedge.graph.ir import Array, Node, TensorType, type_of
 from gpuedge.graph.reference import run_node
 from gpuedge.opset.bounds import Num, U
 from gpuedge.oracle import layers
@@ -146,3 +147,34 @@ def test_graphs_carry_errors_from_node_to_node() -> None:
     stored = {"p": lambda num: Num(num.v, num.e + 1.0)}
     wide = Num.of(evaluate(graph, {"x": x}, whole=True, stored=stored)[last])
     assert (wide.e[exact.v > 1] >= 1).all()
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_recurrent_layers_equal_onnx_runtime(op: str, direction: str, is_whole: bool) -> None:
+    gates, count = {"RNN": 1, "GRU": 3, "LSTM": 4}[op], 1 + (direction == "bidirectional")
+    shapes = [(4, 3, 5), (count, gates * 2, 5), (count, gates * 2, 2)]
+    if is_whole:
+        state = (count, 3, 2)
+        shapes += [(count, gates * 4), (3,), state, *([state, (count, 6)] if op == "LSTM" else [])]
+    arrays = [RNG.normal(size=shape).astype(np.float32) for shape in shapes]
+    if is_whole:
+        arrays[4] = np.array([4, 1, 2], np.int32)
+    names = [f"in{i}" for i in range(len(arrays))]
+    builder = GraphBuilder()
+    for name, array in zip(names, arrays, strict=True):
+        builder.input(name, type_of(array))
+    how: dict[str, object] = {"hidden_size": 2, "direction": direction}
+    how |= {"linear_before_reset": int(is_whole)} if op == "GRU" else {}
+    outputs = builder.add_all(op, names, how, outputs=3 if op == "LSTM" else 2)
+    builder.output(*outputs)
+    graph, feeds = builder.build(), dict(zip(names, arrays, strict=True))
+    theirs = CpuExecutor(engine="onnxruntime", threads=1).compile(graph).run(feeds)
+    wanted = evaluate(graph, feeds)
+    for output in outputs:
+        value, error = Num.of(wanted[output])
+        assert value.shape == theirs[output].shape
+        # sigmoid and tanh of ONNX Runtime (rational functions) keep absolute errors, not relative
+        assert np.all(np.abs(theirs[output] - value) <= error + 4 * U)
+        assert error.max() < 1e-2
