@@ -50,6 +50,7 @@ networks: drivers ## run whole networks on one driver of each level, write the t
 generate: ## set up, then write what follows from the descriptions of operators
 	@sh tools/setup.sh lint
 	@$(PY) tools/generate.py
+	@$(PY) tools/cli_options.py
 
 lint: ## set up, then check style and types; print the lines of code by room
 	@sh tools/setup.sh lint

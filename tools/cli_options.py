@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "tables" / "cli-options.md
 
 INTRODUCTION = """# Options of the command line
 
-This page is made from the parsers by `tools/cli_options.py`; a test compares them. What the verbs
+This page is made from the parsers by `make generate`; a test compares them. What the verbs
 do, print and return is in [cli](../cli.md).
 
 ## Every verb and action

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -301,12 +301,12 @@ def _compare(options: argparse.Namespace, output: Output) -> int:
                              )  # fmt: skip
         subjects = [parse_subject(side, options.device) for side in sides]
         found = _measured(options, subjects, timed, output)
-        if options.html:
-            save_named(Path(options.html), page(found).encode(), "--html")
         pairs = list(zip(found[::2], found[1::2], strict=True))
         how = "interleaved A B B A"
     if not pairs:
         raise InputError("These results have no case in common.", asked_by="the command line")
+    if options.html:
+        save_named(Path(options.html), page(list(_apart(pairs, sides))).encode(), "--html")
     ratios = [None if a.failed or b.failed else ratio(a, b) for a, b in pairs]
     rows = [
         _compared(a, b, found, options.effect) for (a, b), found in zip(pairs, ratios, strict=True)
@@ -315,6 +315,16 @@ def _compare(options: argparse.Namespace, output: Output) -> int:
             "effect": options.effect, "cases": rows}  # fmt: skip
     output.show(body, _compare_tables(body, ratios, skipped))
     return 1 if None in ratios else 0
+
+
+def _apart(
+    pairs: Iterable[tuple[BenchResult, BenchResult]], sides: tuple[str, str]
+) -> Iterator[BenchResult]:
+    """Yield the results of pairs; those of one subject by its name and the side that it is of."""
+    for pair in pairs:
+        is_one = pair[0].subject == pair[1].subject
+        for side, result in zip(sides, pair, strict=True):
+            yield replace(result, subject=f"{result.subject}, {side}") if is_one else result
 
 
 def _pairs(

@@ -38,12 +38,12 @@ def write(report: FarmReport, proposed: Sequence[Proposal], path: str) -> None:
 
 
 def _cell(counts: Counter[str] | None) -> tuple[str, str]:
-    """Return the class and the text of an operator on a device: what failed comes first."""
+    """Return the class and the text of an operator on a device: what did not pass comes first."""
     if not counts:
         return "none", "\u2013"
     done = counts["passed"] + counts["bad"]
     if counts["bad"]:
-        return "bad", f"{counts['bad']} of {done} failed"
+        return "bad", f"{counts['bad']} of {done} not passed"
     if not done:
         return "unsupported", "unsupported"
     return "good", f"{done}" + (f" (+{counts['unsupported']})" if counts["unsupported"] else "")

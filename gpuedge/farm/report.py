@@ -72,7 +72,7 @@ class DeviceResult:
         return counts + Counter(not_run=self.run.count - len(self.rows))
 
     def by_operator(self) -> dict[str, Counter[str]]:
-        """Return for each operator how many cases passed, failed and do not apply."""
+        """Return for each operator how many cases passed, did not, and do not apply."""
         found: dict[str, Counter[str]] = defaultdict(Counter)
         for row in self.rows.values():
             came_to = outcome(row)

@@ -68,11 +68,12 @@ class RunStore:
         try:
             yield
         except Exception as error:  # each kind of store has errors of its own
+            cure = "let it be written" if isinstance(error, PermissionError) else "make room"
             raise FarmError(
                 f"The store {self.url} cannot be {doing}.",
                 asked_by="the store",
                 known=f"{type(error).__name__}: {error}",
-                hint="what it holds is whole; make room or bring it back, then "
+                hint=f"what it holds is whole; {cure} or bring it back, then "
                 "gpuedge farm run --resume",
             ) from error
 

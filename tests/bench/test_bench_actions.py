@@ -161,7 +161,9 @@ def test_saved_results_are_compared_without_claiming_interleaving(
     for name, ms in (("a", 1.0), ("b", 1.3)):
         store.keep([result("cpu", ms=9.0), result("cpu", at=1, ms=ms, session=name)],
                    str(tmp_path / name))  # fmt: skip
-    assert bench("compare", tmp_path / "a", tmp_path / "b", "--json") == 0
+    told = tmp_path / "page.html"
+    assert bench("compare", tmp_path / "a", tmp_path / "b", "--json", "--html", told) == 0
+    assert all(f"cpu, {tmp_path / name}" in told.read_text() for name in ("a", "b"))
     body = document(capsys)
     assert "not interleaved" in body["how"]
     (row,) = body["cases"]
