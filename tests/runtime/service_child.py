@@ -158,12 +158,13 @@ def slow(device: str, isolation: str, *, is_cut: bool = False) -> dict[str, Any]
     ones = {"x0": np.ones((1024, 1024), np.float32)}
     with gpuedge.Session(squares(1), device=device, isolation=isolation) as session:
         took = []
-        for _ in range(4):  # the first one compiles; a busy machine slows some
+        for _ in range(6):  # the first one compiles; a busy machine slows some
             start = time.perf_counter()
             session.run(ones)
             took.append(time.perf_counter() - start)
         took_s = min(took)
-    limit_s = watchdog.RUN_LIMIT_S = watchdog.FLOOR_S = 1.2
+    # twelve of the slowest, so that other processes do not make a piece as long as the limit
+    limit_s = watchdog.RUN_LIMIT_S = watchdog.FLOOR_S = min(6.0, max(1.2, 12 * max(took[1:])))
     watchdog.FACTOR, watchdog.STRETCH = 1e-9, 1.0 if is_cut else 100.0
     gpu.PIECE_S = limit_s / 12 if is_cut else math.inf
     # without what one product pays for its inputs and result, each takes half as long or less
