@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -169,9 +170,16 @@ def _cases(options: argparse.Namespace, given: Sequence[str]) -> list[BenchCase 
     return found
 
 
-def _check_places(options: argparse.Namespace) -> None:
-    """Check what will be written, before anything is measured."""
+def _check_places(options: argparse.Namespace, read: Sequence[str] = ()) -> None:
+    """Check what will be written, before anything is measured; `read` are saved results."""
     check_writable(options.html, "--html")
+    for place in (*options.store, *read):
+        if options.html and not is_url(place):
+            page_at, held = (Path(os.path.realpath(path)) for path in (options.html, place))
+            is_read = page_at == held and place in read
+            if is_read or (page_at.parent == held and page_at.name.endswith(SUFFIX)):
+                raise UsageError(f"{options.html} is one of the results in {place}, or would be "
+                                 "read as one.", asked_by="--html")  # fmt: skip
     for place in options.store:
         if is_url(place):
             if not place.partition("://")[2]:
@@ -278,8 +286,8 @@ def _states(place: str, results: Sequence[BenchResult]) -> Histories:
 
 
 def _compare(options: argparse.Namespace, output: Output) -> int:
-    _check_places(options)
     sides = options.a, options.b
+    _check_places(options, sides)
     saved = [is_url(s) or Path(s).exists() for s in sides]
     if any(saved) and not all(saved):
         raise UsageError(

@@ -75,14 +75,16 @@ def _group_query(rng: Rng) -> Case:
     rows, past = pick(rng, (1, 2, 3)), flag(rng) * pick(rng, (1, 4, 6))
     total, count = past + rows, groups * pick(rng, (1, 2, 3))
     room = past + pick(rng, (0, rows, rows + 3)) if past else 0
-    lengths = Drawn((n,), rows - 1 if past else total - 1, total, "int32")
+    is_near = flag(rng)
+    fewest = rows - 1 if past else total - 1 if is_near else 0  # less is padding
+    lengths = Drawn((n,), fewest, total, "int32")
     kv = (n, rows, groups * size)
     held = [(n, groups, room, size)] * 2 if past else [None, None]
     is_turned = flag(rng)
     angles = [(total + 3, size // 2)] * 2 if is_turned else []
     how: dict[str, Any] = {"do_rotary": 1, "rotary_interleaved": flag(rng)} if is_turned else {}
     how |= {"softcap": 2.0} if flag(rng) else {}
-    how |= {"local_window_size": 2} if flag(rng) else {}
+    how |= {"local_window_size": 2} if is_near else {}
     return _one("GroupQueryAttention", (n, rows, count * size), kv, kv, *held, lengths,
                 np.int32(total), *angles, constant=[6], outputs=3, num_heads=count,
                 kv_num_heads=groups, **how)  # fmt: skip

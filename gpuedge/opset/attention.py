@@ -78,6 +78,8 @@ class Masks:
         How far from its own place a query looks; without an end where negative.
     is_last_free : bool
         Whether the last query looks at all keys, whatever `right` says.
+    is_first : bool
+        Whether the first query has the place of the first key, whatever `lengths` says.
     """
 
     shape: tuple[int, ...]
@@ -87,6 +89,7 @@ class Masks:
     left: int = -1
     right: int = -1
     is_last_free: bool = False
+    is_first: bool = False
 
     def tests(self, position: Position) -> list[Index]:
         """Return what is negative where a key is left out because of its place."""
@@ -96,7 +99,7 @@ class Masks:
         if self.lengths is not None:
             length = of(Loaded(at(self.lengths, (batch,)), 0, self.shape[3]))
             tests.append(length - 1 - key)
-            here = query + length - self.shape[2]
+            here = here if self.is_first else query + length - self.shape[2]
         if self.left >= 0:
             tests.append(key - here + self.left)
         if self.right >= 0:

@@ -11,11 +11,10 @@ from math import sqrt
 
 from gpuedge.opset.attention import Masks, attended, heads, rotated
 from gpuedge.opset.call import OperatorCall
-from gpuedge.opset.elementwise import gelu, gelu_tanh, logistic, pick
+from gpuedge.opset.elementwise import above, gelu, gelu_tanh, logistic, pick
 from gpuedge.opset.expr import Expr, LoadExpr, Position, apply, where
 from gpuedge.opset.index import Index, Loaded, choose, flatten, of
 from gpuedge.opset.limits import Limit
-from gpuedge.opset.logic import equal
 from gpuedge.opset.matmul import multiplied, scaled
 from gpuedge.opset.nbits import MICROSOFT
 from gpuedge.opset.norm import standardised
@@ -87,6 +86,11 @@ def _fused_matmul(call: OperatorCall) -> Tensor:
     if left[-1] != right[-2] or broadcast_shape([left[:-2], right[:-2]]) is None:
         raise call.bad_shape("has matrices that do not fit")
     return scaled(multiplied(sides[0], sides[1]), call.number("alpha", 1.0))
+
+
+def _is_by_vector(call: OperatorCall) -> bool:
+    """Tell of turned matrices times a vector, which ONNX Runtime does not turn."""
+    return call.input(1).rank == 1 and bool(call.integer("transA", 0))
 
 
 def _skipped(call: OperatorCall, bias: int) -> Tensor:
@@ -174,6 +178,17 @@ def _scores_bias(call: OperatorCall, index: int, shape: tuple[int, ...]) -> Tens
     return bias
 
 
+def _forgets(call: OperatorCall) -> bool:
+    """Tell of a past without a present: ONNX Runtime reads memory that it has not written.
+
+    So it does for capped queries that are padding and whose window holds nothing but padding.
+    """
+    if call.has(6 if call.op == "MultiHeadAttention" else 3) and not any(call.outputs[1:3]):
+        return True
+    is_near = 0 < call.integer("local_window_size", -1) < call.shape(0)[1]
+    return is_near and call.number("softcap", 0.0) > 0
+
+
 def _multi_head(call: OperatorCall) -> tuple[Tensor, ...]:
     _refuse(call, {8: "a past_sequence_length (a cache that is shared)", 9: "a cache_indirection"})
     if any(call.outputs[3:]):
@@ -188,6 +203,8 @@ def _multi_head(call: OperatorCall) -> tuple[Tensor, ...]:
         parts.append(heads(_with(call, index, part), index, count))
     q, k, v = parts
     pasts = [call.optional(i) for i in (6, 7)]
+    if pasts != [None, None] and 4 in (call.input(1).rank, call.input(2).rank):
+        raise call.unsupported("has a past and keys or values that are a past themselves")
     if (pasts[0] is None) != (pasts[1] is None):
         raise call.bad_shape("has a past of keys or values, and not of both")
     past = 0 if pasts[0] is None else pasts[0].shape[2]
@@ -245,7 +262,7 @@ def _padding(call: OperatorCall, shape: tuple[int, ...]) -> Tensor | None:
     dtype = call.input(0).dtype
 
     def hidden(k: Expr) -> Expr:
-        return pick(equal(k, 0.0), least, 0.0)
+        return pick(above(k, 0.0), 0.0, least)
 
     if bias is None:
         return mapped(hidden, rows, dtype=dtype)
@@ -285,8 +302,9 @@ def _group_query(call: OperatorCall) -> tuple[Tensor, ...]:
     shape = (batch, count, length, keys)
     bias = _scores_bias(call, 10, (*shape[:3], total))
     window = call.integer("local_window_size", -1)
-    masks = Masks(shape, bias, None if is_first else lengths, 0,
-                  window - 1 if window > 0 else -1, 0)  # fmt: skip
+    if not window:
+        raise call.unsupported("has local_window_size=0, of which nothing is seen")
+    masks = Masks(shape, bias, lengths, 0, window - 1 if window > 0 else -1, 0, is_first=is_first)
     scale = call.number("scale", 0.0) or 1 / sqrt(size)
     y, _ = attended(q, k, v, masks, scale=scale, softcap=call.number("softcap", 0.0))
     return _merged(y), k, v
@@ -310,19 +328,20 @@ def _turned(call: OperatorCall, x: Tensor, begins: Tensor | None, keys: int) -> 
 
 
 def _cached(new: Tensor, past: Tensor | None, begins: Tensor | None, keys: int) -> Tensor:
-    """Return a cache with what is new where a batch begins; behind it stands what was there."""
+    """Return a cache with what is new where a batch begins, and zeros behind it."""
     shape = (*new.shape[:2], keys, new.shape[3])
 
     def body(position: tuple[Index, ...]) -> Expr:
-        own = position[2]
+        begin = Index()
         if begins is not None:
-            own = own - of(Loaded(at(begins, (position[0],)), 0, keys - new.shape[2]))
+            begin = of(Loaded(at(begins, (position[0],)), 0, keys - new.shape[2]))
+        own = position[2] - begin
         inside = [own, new.shape[2] - 1 - own]
         place = flatten((*position[:2], own, position[3]), new.shape)
         fresh = LoadExpr(new, choose(inside, place, Index()))
         if past is None or not past.size:
             return where(inside, fresh, 0.0)
-        held = [past.shape[2] - 1 - position[2]]
+        held = [past.shape[2] - 1 - position[2], begin - 1 - position[2]]
         old = LoadExpr(past, choose(held, flatten(position, past.shape), Index()))
         return where(inside, fresh, where(held, old, 0.0))
 
@@ -340,13 +359,14 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("BiasGelu", _bias_gelu, domain=MICROSOFT),
     Operator("FastGelu", _fast_gelu, domain=MICROSOFT),
     Operator("QuickGelu", _quick_gelu, domain=MICROSOFT),
-    Operator("FusedMatMul", _fused_matmul, domain=MICROSOFT, remark="without transBatchA and B"),
+    Operator("FusedMatMul", _fused_matmul, domain=MICROSOFT, differs=_is_by_vector,
+             remark="without transBatchA and B"),
     Operator("SkipLayerNormalization", _skip_layer_norm, domain=MICROSOFT),
     Operator("SkipSimplifiedLayerNormalization", _skip_rms_norm, domain=MICROSOFT),
     Operator("RotaryEmbedding", _rotary, others=(1,), domain=MICROSOFT, limits=_rotary_places),
     Operator("MultiHeadAttention", _multi_head, others=(4,), domain=MICROSOFT,
-             remark="queries, keys and values apart, without a shared cache"),
+             differs=_forgets, remark="queries, keys and values apart, without a shared cache"),
     Operator("GroupQueryAttention", _group_query, parameters=(6,), others=(5,), domain=MICROSOFT,
-             limits=_group_lengths,
+             differs=_forgets, limits=_group_lengths,
              remark="queries, keys and values apart; without sinks, norms and quantised caches"),
 )  # fmt: skip

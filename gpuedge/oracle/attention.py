@@ -82,7 +82,7 @@ def multi_head(
     seen = np.tri(*places, past) > 0 if unidirectional else np.ones(places, bool)
     seen[-1] = True
     if kept is not None:
-        seen = seen & (kept != 0)[:, None, None]
+        seen = seen & (kept > 0)[:, None, None]
     return merged(attended(q, k, v, seen, scale=scale, bias=added, whole=whole)), k, v
 
 
@@ -101,19 +101,23 @@ def group_query(
         q, k = (rotated(x, places, cos, sin, interleaved=rotary_interleaved) for x in (q, k))
     k, v = (_cached(x, old, begins, int(total)) for x, old in ((k, past_k), (v, past_v)))
     away = places[:, None, :, None] - np.arange(k.v.shape[2])
-    seen = (away >= 0) & ((away < local_window_size) | (local_window_size <= 0))
+    seen = (np.arange(k.v.shape[2]) <= lengths[:, None, None, None]) & (away >= 0)
+    seen &= (away < local_window_size) | (local_window_size < 0)
+    if bias is not None:  # of the keys that there are; behind them nothing is seen
+        room = [(0, 0)] * 3 + [(0, k.v.shape[2] - int(total))]
+        bias = layers.moved(lambda a: np.pad(a, room), bias)
     y = attended(q, k, v, seen, scale=scale, bias=bias, softcap=softcap, whole=whole)
     return merged(y), k, v
 
 
 def _cached(new: Num, past: Num | None, begins: Array, total: int) -> Num:
-    """Return a cache with what is new where a batch begins; behind it stands what was there."""
+    """Return a cache with what is new where a batch begins, and zeros behind it."""
     held = 0 if past is None else past.v.shape[2]
     batch, count, length, size = new.v.shape
     whole = [np.zeros((batch, count, max(held, total), size)) for _ in range(2)]
     for part, own, old in zip(whole, new, past or new, strict=True):
-        part[:, :, :held] = old if held else 0
         for row, begin in enumerate(begins):
+            part[row, :, :begin] = old[row, :, :begin]
             part[row, :, begin : begin + length] = own[row]
     return Num(*whole)
 

@@ -171,6 +171,19 @@ def test_saved_results_are_compared_without_claiming_interleaving(
     assert row["ratio"]["test"].startswith("Mann-Whitney")
 
 
+def test_a_page_takes_the_place_of_no_result(tmp_path: Path, capsys: Capture) -> None:
+    a = tmp_path / "a"
+    for name in ("a", "b"):
+        store.keep([result("cpu")], str(tmp_path / name))
+    (file,) = a.glob("*.jsonl")
+    for place, target in ((a, file), (file, file), (a, a / "page.jsonl")):
+        assert bench("compare", place, tmp_path / "b", "--html", target) == 2
+        assert "one of the results" in capsys.readouterr().err
+    assert bench("run", "lenet-28", "--store", a, "--html", file) == 2
+    assert len(store.kept(str(a))) == 1
+    assert bench("compare", a, tmp_path / "b", "--html", a / "page.html") == 0
+
+
 def test_check_runs_a_suspect_again_and_fails_only_then(
     tmp_path: Path, speeds: dict[str, float], capsys: Capture
 ) -> None:

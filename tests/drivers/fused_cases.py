@@ -16,18 +16,13 @@ from gpuedge.opset.nbits import MICROSOFT
 
 @dataclass(frozen=True)
 class Fused:
-    """A node: shapes of normal numbers, arrays, or None for what is absent.
-
-    `compared` bounds what is compared of an output along its axis of keys: ONNX Runtime leaves
-    the rest of a cache as it is.
-    """
+    """A node: shapes of normal numbers, arrays, or None for what is absent."""
 
     op: str
     operands: tuple[Any, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
     outputs: int = 1
     held: tuple[int, ...] = ()
-    compared: tuple[int, ...] = ()
 
     def made(self) -> tuple[Graph, dict[str, Array]]:
         """Return the graph and its inputs."""
@@ -115,12 +110,18 @@ CASES = {
     "groups, first": Fused("GroupQueryAttention", (NOW, *LATER, None, None, whole(2, 2), TOTAL(3)),
                            GQA, 3, (6,)),
     "groups, next": Fused("GroupQueryAttention", (*ONE, *PAST,
-                                                  whole(6, 6), TOTAL(7)), GQA, 3, (6,), (7, 7)),
+                                                  whole(6, 6), TOTAL(7)), GQA, 3, (6,)),
     "groups, uneven": Fused("GroupQueryAttention", (*ONE, *PAST,
-                                                    whole(4, 6), TOTAL(7)), GQA, 3, (6,), (5, 7)),
+                                                    whole(4, 6), TOTAL(7)), GQA, 3, (6,)),
     "groups, turned": Fused("GroupQueryAttention", (*ONE, *PAST,
                                                     whole(4, 6), TOTAL(7), *TURN),
-                            {**GQA, "do_rotary": 1}, 3, (6,), (5, 7)),
+                            {**GQA, "do_rotary": 1}, 3, (6,)),
+    "groups, padded": Fused("GroupQueryAttention", (NOW, *LATER, None, None, whole(1, 0), TOTAL(3)),
+                            GQA, 3, (6,)),
+    "groups, with room": Fused("GroupQueryAttention", (*ONE, *((2, 2, 9, 16),) * 2, whole(4, 1),
+                                                       TOTAL(5)), GQA, 3, (6,)),
+    "heads, less than kept": Fused("MultiHeadAttention", (*QKV, None, 1 - 2 * KEPT),
+                                   {"num_heads": 3}),
     "groups, first turned": Fused(
         "GroupQueryAttention", (NOW, *LATER, None, None, whole(2, 2), TOTAL(3), *TURN),
         {**GQA, "do_rotary": 1, "rotary_interleaved": 1, "scale": 0.7}, 3, (6,)),
@@ -128,7 +129,7 @@ CASES = {
                             {**GQA, "softcap": 2.0}, 3, (6,)),
     "groups, biased": Fused(
         "GroupQueryAttention", (*ONE, *PAST, whole(6, 6), TOTAL(7),
-                                None, None, None, (1, 4, 1, 7)), GQA, 3, (6,), (7, 7)),
+                                None, None, None, (1, 4, 1, 7)), GQA, 3, (6,)),
     "groups, near": Fused("GroupQueryAttention", ((1, 6, 64), (1, 6, 32), (1, 6, 32), None, None,
                                                   whole(5), TOTAL(6)),
                           {**GQA, "local_window_size": 2}, 3, (6,)),
@@ -136,10 +137,3 @@ CASES = {
         "GroupQueryAttention", ((1, 3, 64), (1, 3, 32), (1, 3, 32), (1, 2, 6, 16), (1, 2, 6, 16),
                                 whole(8), TOTAL(9), *TURN), {**GQA, "do_rotary": 1}, 3, (6,)),
 }  # fmt: skip
-
-
-def cut(case: Fused, y: Array) -> Array:
-    """Return what ONNX Runtime defines of an output: the keys that there are."""
-    if not case.compared or y.ndim != 4:
-        return y
-    return np.concatenate([part[:, :n].ravel() for part, n in zip(y, case.compared, strict=True)])
