@@ -243,9 +243,10 @@ class Activity:
             if used is not None:
                 reads, read = _disk_reads(self._pid), self._reads
                 is_busy = before is None or used - before >= IDLE_SHARE * gap or reads != read
-                # After a gap of seconds we stood still ourselves: nothing is known of it.
-                if is_busy or gap > MOST_GAP_S or _wants_to_run(self._pid):
+                if is_busy or _wants_to_run(self._pid):
                     self._active = now
+                elif gap > MOST_GAP_S:  # we stood still ourselves: nothing is known of it
+                    self._active += gap
                 self.used_s, self._reads = used, reads
             self._when = now
         return now - self._active

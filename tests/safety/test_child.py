@@ -14,7 +14,7 @@ import pytest
 
 from gpuedge.safety import child
 from gpuedge.safety.child import Child, Ending
-from gpuedge.safety.watchdog import Activity
+from gpuedge.safety.watchdog import MOST_GAP_S, Activity
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and process groups of POSIX")
 
@@ -139,17 +139,21 @@ for place in range(0, 1 << 22, 1 << 16):
 def test_activity_tells_sleeping_from_computing_and_from_waiting_for_a_processor(
     tmp_path: Path,
 ) -> None:
-    def watched(code: str, seconds: float) -> float:
+    def watched(code: str, seconds: float, gap: float = 0.0) -> float:
         one = started(tmp_path, code)
         activity, ends = Activity(one.pid), time.monotonic() + seconds
         idle = 0.0
         while time.monotonic() < ends:
             idle = activity.idle_s()
             time.sleep(0.02)
+        time.sleep(gap)
+        idle = activity.idle_s() if gap else idle
         one.end()
         return idle
 
     assert watched("time.sleep(60)", 1.5) > 0.7
+    # Nobody looked for a while: that counts as nothing, and what was seen before still counts.
+    assert 0.7 < watched("time.sleep(60)", 1.5, gap=MOST_GAP_S + 1.0) < 1.5 + MOST_GAP_S
     assert watched("while True: pass", 1.5) < 0.5
     # Starved: what it reads is not in memory.
     (tmp_path / "cold").write_bytes(os.urandom(1 << 22))
