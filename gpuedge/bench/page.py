@@ -38,8 +38,11 @@ caption, th, td { text-align: left; padding: 3px 14px 3px 0; } tr { border-botto
 """
 
 
-def page(results: Sequence[BenchResult]) -> str:
-    """Return the page: for each case its latest latencies, and its history if there is one."""
+def page(results: Sequence[BenchResult], told: Sequence[str | Table] = ()) -> str:
+    """Return the page: for each case its latest latencies, and its history if there is one.
+
+    What was `told` of all of them stands above.
+    """
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>gpuedge bench</title>",
         '<meta name=viewport content="width=device-width, initial-scale=1">',
@@ -48,6 +51,11 @@ def page(results: Sequence[BenchResult]) -> str:
         "bar is the 95 % interval of p50. Logarithmic scale.</p>",
         f"<p>{_text(MARKS)}</p>",
     ]
+    for one in told:
+        if isinstance(one, str):
+            parts.append(f"<p>{_text(one)}</p>")
+        elif one.rows:
+            parts.append(_table(one))
     for case in dict.fromkeys(result.case for result in results):
         members = [result for result in results if result.case == case]
         parts.append(f"<h2>{_text(case)}</h2>")

@@ -313,26 +313,29 @@ def _compare(options: argparse.Namespace, output: Output) -> int:
         how = "interleaved A B B A"
     if not pairs:
         raise InputError("These results have no case in common.", asked_by="the command line")
-    if options.html:
-        save_named(Path(options.html), page(list(_apart(pairs, sides))).encode(), "--html")
     ratios = [None if a.failed or b.failed else ratio(a, b) for a, b in pairs]
     rows = [
         _compared(a, b, found, options.effect) for (a, b), found in zip(pairs, ratios, strict=True)
     ]
     body = {"schema": "gpuedge.bench.compare/1", "a": sides[0], "b": sides[1], "how": how,
             "effect": options.effect, "cases": rows}  # fmt: skip
-    output.show(body, _compare_tables(body, ratios, skipped))
+    tables = list(_compare_tables(body, ratios, skipped))
+    if options.html:
+        text = page(list(_apart(pairs, sides)), tables)
+        save_named(Path(options.html), text.encode(), "--html")
+    output.show(body, tables)
     return 1 if None in ratios else 0
 
 
 def _apart(
     pairs: Iterable[tuple[BenchResult, BenchResult]], sides: tuple[str, str]
 ) -> Iterator[BenchResult]:
-    """Yield the results of pairs; those of one subject by its name and the side that it is of."""
+    """Yield the results of pairs; those of one subject are a case of their own, by their sides."""
     for pair in pairs:
         is_one = pair[0].subject == pair[1].subject
         for side, result in zip(sides, pair, strict=True):
-            yield replace(result, subject=f"{result.subject}, {side}") if is_one else result
+            case = f"{result.case} on {result.subject}"
+            yield replace(result, case=case, subject=side) if is_one else result
 
 
 def _pairs(
@@ -363,12 +366,14 @@ def _compare_tables(
 ) -> Iterator[str | Table]:
     rows: list[tuple[str | None, ...]] = []
     for row, found in zip(body["cases"], ratios, strict=True):
+        on = {row[side]["subject"] for side in ("a", "b")}
+        case = f"{row['case']} on {on.pop()}" if len(on) == 1 else row["case"]
         if found is None:
-            rows.append((row["case"], *[None] * 5, row["failed"]))
+            rows.append((case, *[None] * 5, row["failed"]))
             continue
         p50 = [duration(row[side]["latency_ns"]["p50"]["value"]) for side in ("a", "b")]
-        rows.append((row["case"], *p50, shown_ratio(found), f"{found.p:.2g}", str(found.n),
-                     f"{row['needed']} to find {body['effect']:.3g}"))  # fmt: skip
+        rows.append((case, *p50, shown_ratio(found), f"{found.p:.2g}", str(found.n),
+                     f"{row['needed']} to find {100 * body['effect']:.3g} %"))  # fmt: skip
     title = f"{body['b']} against {body['a']} ({body['how']})"
     columns = ("case", "A p50", "B p50", "B / A", "p", "n", "n needed")
     yield Table(title, columns, rows)
