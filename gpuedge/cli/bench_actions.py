@@ -174,18 +174,23 @@ def _check_places(options: argparse.Namespace, read: Sequence[str] = ()) -> None
     """Check what will be written, before anything is measured; `read` are saved results."""
     check_writable(options.html, "--html")
     for place in (*options.store, *read):
-        if options.html and not is_url(place):
-            page_at, held = (Path(os.path.realpath(path)) for path in (options.html, place))
-            is_read = page_at == held and place in read
-            if is_read or (page_at.parent == held and page_at.name.endswith(SUFFIX)):
-                raise UsageError(f"{options.html} is one of the results in {place}, or would be "
-                                 "read as one.", asked_by="--html")  # fmt: skip
+        _check_no_result(options.html, "--html", place, is_read=place in read)
     for place in options.store:
         if is_url(place):
             if not place.partition("://")[2]:
                 raise InputError(f"{place} names no folder.", asked_by="--store")
         else:
             check_writable(place, "--store", is_folder=True)
+
+
+def _check_no_result(target: str | None, option: str, place: str, *, is_read: bool = True) -> None:
+    """Refuse to write what is one of the results of a place, or would be read as one."""
+    if not target or is_url(place):
+        return
+    at, held = (Path(os.path.realpath(path)) for path in (target, place))
+    if (is_read and at == held) or (at.parent == held and at.name.endswith(SUFFIX)):
+        raise UsageError(f"{target} is one of the results in {place}, or would be read as one.",
+                         asked_by=option)  # fmt: skip
 
 
 def _measured(
@@ -332,10 +337,15 @@ def _apart(
 ) -> Iterator[BenchResult]:
     """Yield the results of pairs; those of one subject are a case of their own, by their sides."""
     for pair in pairs:
-        is_one = pair[0].subject == pair[1].subject
+        case = _title(pair[0].case, *(result.subject for result in pair))
         for side, result in zip(sides, pair, strict=True):
-            case = f"{result.case} on {result.subject}"
+            is_one = case != result.case
             yield replace(result, case=case, subject=side) if is_one else result
+
+
+def _title(case: str, a: str, b: str) -> str:
+    """Return what a comparison is of: a case, and the subject where that is one."""
+    return f"{case} on {a}" if a == b else case
 
 
 def _pairs(
@@ -366,8 +376,7 @@ def _compare_tables(
 ) -> Iterator[str | Table]:
     rows: list[tuple[str | None, ...]] = []
     for row, found in zip(body["cases"], ratios, strict=True):
-        on = {row[side]["subject"] for side in ("a", "b")}
-        case = f"{row['case']} on {on.pop()}" if len(on) == 1 else row["case"]
+        case = _title(row["case"], row["a"]["subject"], row["b"]["subject"])
         if found is None:
             rows.append((case, *[None] * 5, row["failed"]))
             continue
@@ -486,6 +495,8 @@ def _export(options: argparse.Namespace, output: Output) -> int:
     read = place.glob(f"*{SUFFIX}") if place.is_dir() else [place]
     written = [*targets.items(), ("--asv", options.asv), ("--asv", asv)]
     check_apart([*(("PLACE", str(path)) for path in read), *written])
+    for option, target in targets.items():
+        _check_no_result(target, option, options.store)
     results = kept(options.store)
     if not any(result.blocks for result in results):
         raise InputError(f"{options.store} holds no results with times.")

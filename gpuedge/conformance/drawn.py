@@ -22,6 +22,7 @@ from gpuedge.conformance.nodes import node
 from gpuedge.conformance.operators import ANGLES, EQUATIONS, floats, ints
 from gpuedge.opset import angles, bits, reduce
 from gpuedge.opset.bounds import Array
+from gpuedge.oracle import recurrent
 
 Rng = np.random.Generator
 Draw = Callable[[Rng], Case]
@@ -664,7 +665,7 @@ def _deformed(rng: Rng) -> Case:
 
 
 def _recurrent(onnx: str, rng: Rng) -> Case:
-    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[onnx]
+    gates, _ = recurrent.STEPS[onnx]
     steps, batch, inner, size = (pick(rng, (1, 2, 3, 5)), pick(rng, (1, 2, 3)),
                                  pick(rng, (1, 3, 5, 8)), pick(rng, (1, 3, 4, 5)))  # fmt: skip
     way = pick(rng, ("forward", "reverse", "bidirectional"))
@@ -741,7 +742,7 @@ DRAWERS: tuple[tuple[int, Sequence[str], dict[str, Draw]], ...] = (
     (30, INTEGERS, {"DFT": _transform, "STFT": _frames, "RotaryEmbedding": _turned}),
     (60, NORMAL, {"Attention": _attended, "LogSoftmax": _soft}),
     (30, INTEGERS, {"LinearAttention": _linear}),
-    (40, NORMAL, _each(["RNN", "GRU", "LSTM"], _recurrent)),
+    (40, NORMAL, _each(list(recurrent.STEPS), _recurrent)),
     (40, NORMAL, {"TensorScatter": _scattered}),
 )  # fmt: skip
 """How many of each operator, the kinds of numbers, and what draws it. Two kinds of which the first

@@ -68,7 +68,7 @@ class RunStore:
         try:
             yield
         except Exception as error:  # each kind of store has errors of its own
-            cure = "let it be written" if isinstance(error, PermissionError) else "make room"
+            cure = "allow access to it" if isinstance(error, PermissionError) else "make room"
             raise FarmError(
                 f"The store {self.url} cannot be {doing}.",
                 asked_by="the store",

@@ -178,10 +178,10 @@ def _scores_bias(call: OperatorCall, index: int, shape: tuple[int, ...]) -> Tens
     return bias
 
 
-def _forgets(call: OperatorCall) -> bool:
-    """Tell of a past without a present: ONNX Runtime reads memory that it has not written.
+def _reads_unwritten(call: OperatorCall) -> bool:
+    """Tell of what ONNX Runtime computes from memory that it has not written.
 
-    So it does for capped queries that are padding and whose window holds nothing but padding.
+    A past without a present, and capped queries that are padding, and so is all in their window.
     """
     if call.has(6 if call.op == "MultiHeadAttention" else 3) and not any(call.outputs[1:3]):
         return True
@@ -365,8 +365,9 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("SkipSimplifiedLayerNormalization", _skip_rms_norm, domain=MICROSOFT),
     Operator("RotaryEmbedding", _rotary, others=(1,), domain=MICROSOFT, limits=_rotary_places),
     Operator("MultiHeadAttention", _multi_head, others=(4,), domain=MICROSOFT,
-             differs=_forgets, remark="queries, keys and values apart, without a shared cache"),
+             differs=_reads_unwritten,
+             remark="queries, keys and values apart, without a shared cache"),
     Operator("GroupQueryAttention", _group_query, parameters=(6,), others=(5,), domain=MICROSOFT,
-             differs=_forgets, limits=_group_lengths,
+             differs=_reads_unwritten, limits=_group_lengths,
              remark="queries, keys and values apart; without sinks, norms and quantised caches"),
 )  # fmt: skip

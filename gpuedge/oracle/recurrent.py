@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuedge.opset.bounds import Array, Num
+from gpuedge.opset.bounds import Num
 from gpuedge.oracle import layers
 from gpuedge.oracle.functions import elementwise
 
@@ -19,14 +19,11 @@ State = tuple[Num, ...]
 """The hidden state, and that of the cells of an LSTM; (batch, size) each."""
 
 _sigmoid, _tanh = partial(elementwise, "sigmoid"), partial(elementwise, "tanh")
-
-
-def _times(x: Num, w: Num) -> Num:
-    return layers.matmul(x, layers.moved(np.transpose, w))
+_times = partial(layers.gemm, trans_b=True)
 
 
 def _part(x: Num, index: int) -> Num:
-    return Num(x.v[index], x.e[index])
+    return layers.moved(lambda a: a[index], x)
 
 
 def _parts(x: Num, count: int) -> list[Num]:
@@ -108,7 +105,5 @@ def layer(
 
 
 def _stacked(parts: Sequence[Num], axis: int) -> Num:
-    def joined(arrays: Sequence[Array]) -> Array:
-        return np.stack(arrays, axis)
-
-    return Num(joined([part.v for part in parts]), joined([part.e for part in parts]))
+    values, errors = (np.stack(arrays, axis) for arrays in zip(*parts, strict=True))
+    return Num(values, errors)

@@ -182,6 +182,7 @@ def test_a_page_takes_the_place_of_no_result(tmp_path: Path, capsys: Capture) ->
         assert bench("compare", place, tmp_path / "b", "--html", target) == 2
         assert "one of the results" in capsys.readouterr().err
     assert bench("run", "lenet-28", "--store", a, "--html", file) == 2
+    assert bench("export", a, "--html", a / "page.jsonl") == 2
     assert len(store.kept(str(a))) == 1
     assert bench("compare", a, tmp_path / "b", "--html", a / "page.html") == 0
 
