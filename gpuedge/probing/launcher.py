@@ -129,7 +129,7 @@ class Launcher:
                     self._say(driver.rows())
             time.sleep(child.TICK_S)
         for driver in running:
-            driver.kill()
+            driver.kill()  # all at once: each may take its time to end
         for driver in [*running, *waiting]:
             driver.stop()
             self._say(driver.rows())
@@ -291,7 +291,7 @@ class Running:
         self.child, self.levels = child, levels
         self.activity = Activity(child.pid)
         self.is_late = False
-        self._is_stalled = False
+        self._is_stalled, self._idle_s = False, 0.0
         self._reader = EventReader(result, token, EVENTS)
         self._events: list[Event] = []
         self._start = time.monotonic()
@@ -309,13 +309,13 @@ class Running:
         if self.child.has_ended():
             return True
         idle_s, count = self.activity.idle_s(), len(self.levels)
+        self._idle_s = idle_s  # not asked again: a process that is being killed has work to do
         self._is_stalled = count > 1 and idle_s > patience_s
         is_hung = self.activity.is_known and idle_s > MOST_SILENCE_S
         return self._is_stalled or is_hung or (self.activity.used_s or 0.0) > BUDGET_S * count
 
     def transcript(self, given_s: float) -> Transcript:
         """End it, and return all that it left behind."""
-        idle_s = self.activity.idle_s()
         ending = self.child.end()
         if self.is_late and (ending.how, ending.code) == ("signal", signal.SIGKILL):
             ending = Ending("deadline")  # the kill was ours
@@ -323,7 +323,7 @@ class Running:
         took = time.monotonic() - self._start
         return Transcript(
             self._events, self._reader.junk, ending, self.child.tail(), took, deadline_s=given_s,
-            idle_s=idle_s, cpu_s=self.activity.used_s, is_stalled=self._is_stalled,
+            idle_s=self._idle_s, cpu_s=self.activity.used_s, is_stalled=self._is_stalled,
         )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -17,9 +18,10 @@ import pytest
 from probing_fakes import WORKER
 
 from gpuedge.backends.base import Candidate
+from gpuedge.probing import judge, launcher
 from gpuedge.probing.report import ProbeRow
 from gpuedge.probing.run import probe_all
-from gpuedge.safety import child
+from gpuedge.safety import child, watchdog
 
 LONG = 20.0
 
@@ -72,6 +74,26 @@ def test_hang_is_killed_at_the_deadline(key: str, deadline_s: float) -> None:
     took = time.monotonic() - start
     assert (row.status, row.code) == ("timeout", "deadline")
     assert deadline_s <= took < 40.0  # it would hang for ever
+
+
+def test_what_a_killed_process_still_does_is_no_sign_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system takes its memory apart in its name."""
+    sleeping = child.Child([sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path)
+    level = judge.LevelResult(Candidate("fake", "hang", "f"))
+    running = launcher.Running(sleeping, [level], "", tmp_path / "result")
+    ends = time.monotonic() + 20.0
+    while running.activity.idle_s() < judge.LEAVING_S and time.monotonic() < ends:
+        assert not running.has_ended(math.inf)
+        time.sleep(child.TICK_S)
+    running.is_late = not running.has_ended(math.inf)
+    sleeping.kill()
+    monkeypatch.setattr(watchdog, "_wants_to_run", lambda _: True)
+    time.sleep(watchdog.LOOK_S)  # it is looked at again
+    transcript = running.transcript(0.0)
+    assert transcript.ending.how == "deadline"
+    assert (transcript.idle_s or 0.0) >= judge.LEAVING_S
 
 
 def test_flood_does_not_block() -> None:
