@@ -164,13 +164,20 @@ def _bounds(ordered: Floats, rank: int) -> tuple[float, float]:
     return math.exp(float(ordered[rank - 1])), math.exp(float(ordered[-rank]))
 
 
+FEW = (1.0, 1.0, 1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107)
+"""By how many times the median absolute deviation of so many numbers is too small on average."""
+
+
 def spread(values: Sequence[float] | Floats) -> float:
     """Return the standard deviation as the median absolute deviation says it.
 
-    Outliers, which timings have, do not move it. The factor makes it right of normal numbers.
+    Outliers, which timings have, do not move it. The factors make it right of normal numbers, of
+    few of them, too (Croux and Rousseeuw, Computational Statistics 1, 1992).
     """
     array = np.asarray(values, np.float64)
-    return float(np.median(np.abs(array - np.median(array)))) / NormalDist().inv_cdf(0.75)
+    n = len(array)
+    few = FEW[n] if n < len(FEW) else n / (n - 0.8)
+    return few * float(np.median(np.abs(array - np.median(array)))) / NormalDist().inv_cdf(0.75)
 
 
 def _rank_sums(doubled: npt.NDArray[np.int64]) -> Floats:

@@ -297,6 +297,8 @@ def _compare(options: argparse.Namespace, output: Output) -> int:
     if any(saved) and not all(saved):
         raise UsageError(
             "Saved results are compared with saved results.", asked_by="the command line",
+            known=f"there are results at {sides[saved.index(True)]}, none at "
+            f"{sides[saved.index(False)]}",
             hint="a saved result takes no part in interleaving: measure both, or save both",
         )  # fmt: skip
     skipped: list[SkippedCase] = []

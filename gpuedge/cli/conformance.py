@@ -274,8 +274,8 @@ def _operations(body: Mapping[str, Any]) -> Table:
          None if tally["worst"] is None else f"{tally['worst']:.2f}", f"{tally['seconds']:.1f} s")
         for op, tally in body["operations"].items()
     ]  # fmt: skip
-    identity = body["identity"]
-    title = f"Conformance of {body['device']} ({identity.get('name', '?')}), {body['profile']}"
+    name = f"{body['device']} ({body['identity'].get('name', '?')})"
+    title = f"Conformance of {name}, {running.selection(body)}"
     columns = ("operation", "passed", "skipped", "quarantined", "worst error, of the bound", "time")
     return Table(title, columns, rows)
 

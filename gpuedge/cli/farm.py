@@ -253,7 +253,8 @@ def _parts(body: dict[str, Any]) -> Iterator[str | Table]:
             counts.get("not_run") or None, " ".join(one["workers"]),
         ))  # fmt: skip
     columns = ("device", "name", "passed", "skipped", "bad", "not run", "by")
-    yield Table(f"Run {body['run'][:8]}, {body['profile']}, {body['cases']} cases", columns, rows)
+    title = f"Run {body['run'][:8]}, {running.selection(body)}, {body['cases']} cases"
+    yield Table(title, columns, rows)
     out = [(row["serial"], row["worker"], row["why"]) for row in body["excluded"][:SHOWN]]
     yield Table("Workers that were not believed or asked", ("serial", "worker", "why"), out)
     moved = [(row["task"], row["worker"], row["why"]) for row in body["moved"][:SHOWN]]
@@ -268,6 +269,8 @@ def _parts(body: dict[str, Any]) -> Iterator[str | Table]:
     said = [counted(len(body["devices"]), "device"), f"results in {body['store']}"]
     if count := body["verified"]:
         said.append(f"{counted(count, 'shard')} verified")
+    elif body["verify"] and not body["unverified"]:
+        said.append("no shard drawn to be verified")
     if count := len(body["unverified"]):
         said.append(f"{counted(count, 'shard')} not verified, for lack of a second equal device")
     yield "; ".join(said)

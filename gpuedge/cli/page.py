@@ -70,8 +70,8 @@ def _device(part: Results, not_run: int) -> dict[str, Any]:
     header, rows = part.header, list(judged(ResultSet([part])))
     counts = {**part.counts(), "not_run": not_run}
     bad = [each for each in rows if each.outcome in (BAD, XPASSED)]
-    facts = ("profile", "shard", "shuffle", "started", "seconds", "host", "serial", "labels",
-             "expectations", "versions")  # fmt: skip
+    facts = ("profile", "only", "shard", "shuffle", "started", "seconds", "host", "serial",
+             "labels", "expectations", "versions")  # fmt: skip
     database = header.get("database") or {}
     return {
         "name": part.device,

@@ -242,6 +242,12 @@ def devices(named: Sequence[str] | None, verb: str, output: Output) -> list[tupl
     return [(row.device, dict(row.identity)) for row in rows]
 
 
+def selection(body: Mapping[str, Any]) -> str:
+    """Return the profile of results, and which of its cases were asked for."""
+    only = ", ".join(body.get("only") or ())
+    return f"{body['profile']}, only {only}" if only else str(body["profile"])
+
+
 def told(counts: Mapping[str, int], took: str = "") -> str:
     """Return how many cases passed of those executed, and how many others there are of each kind.
 

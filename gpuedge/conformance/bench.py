@@ -59,6 +59,10 @@ SMOKE_TWICE = 4
 """One case of so many runs twice where not all do; which, its name says."""
 
 
+MOST_SECONDS = 10**9
+"""Times in results are shorter."""
+
+
 class RowFields(Record):
     """What every row has, and of what types the rest of it is where it is there."""
 
@@ -67,7 +71,7 @@ class RowFields(Record):
     id: str
     op: str
     status: Annotated[str, STATUSES]
-    seconds: float | None = None
+    seconds: Annotated[float | None, range(MOST_SECONDS)] = None
     worst: float | None = None
     rms: float | None = None
     bits: str = ""

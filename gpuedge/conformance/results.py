@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from gpuedge.conformance import SCHEMA
 from gpuedge.conformance.bench import (
     CRASHED,
+    MOST_SECONDS,
     PASSED,
     SKIPPED,
     STATUSES,
@@ -81,7 +82,7 @@ class HeaderFields(Record):
     shard: Annotated[str, SHARDS] = "1/1"
     host: str | None = None
     serial: str | None = None
-    seconds: float | None = None
+    seconds: Annotated[float | None, range(MOST_SECONDS)] = None
     error: Mapping[str, Any] = {}
 
 
@@ -298,12 +299,14 @@ def check_same(old: Results, header: Mapping[str, Any], path: str) -> None:
             )
 
 
-def flattened(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Yield the leaves of nested records as dotted names and texts."""
+def flattened(record: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Yield the leaves of nested records as dotted names and texts; items of lists by place."""
     for key, value in record.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from flattened(value, f"{name}.")
+        elif isinstance(value, (list, tuple)) and any(isinstance(v, Mapping) for v in value):
+            yield from flattened(dict(enumerate(value)), f"{name}.")
         elif isinstance(value, (list, tuple)):
             yield name, " ".join(map(str, value))
         elif value is not None:

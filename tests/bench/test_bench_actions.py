@@ -123,7 +123,7 @@ def test_a_specification_runs_as_it_is_and_names_what_it_cannot(
         (("run", "lenet-28", "--shape", "x=1"), "--shape is for models"),
         (("run", "lenet-28", "--shape", "x"), "does not have the form"),
         (("compare", "cpu", "onnxruntime"), "no case to compare by"),
-        (("compare", "cpu", "."), "compared with saved results"),
+        (("compare", "cpu", "."), "there are results at ., none at cpu"),
         (("compare", "cpu", "cpu", "--effect", "x"), "number of percent"),
         (("history", "none"), "cannot be read"),
         (("export", "."), "Nothing is to be written"),

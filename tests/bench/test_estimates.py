@@ -125,3 +125,9 @@ def test_spread_leaves_outliers_aside() -> None:
     values = RNG.normal(0, 1, 4001)
     values[:200] = 1000
     assert estimates.spread(values) == pytest.approx(1, abs=0.12)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 9, 10, 11])
+def test_spread_of_few_is_right_on_average(n: int) -> None:
+    found = [estimates.spread(RNG.normal(0, 1, n)) for _ in range(4000)]
+    assert np.mean(found) == pytest.approx(1, abs=0.01 + 4 * np.std(found) / math.sqrt(4000))

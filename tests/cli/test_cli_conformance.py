@@ -205,7 +205,7 @@ def test_resuming_runs_what_is_missing(
     kept[0] = json.dumps({**json.loads(kept[0]), "seconds": 1000.0}).encode() + b"\n"
     lines.write_bytes(b"".join(kept[:5]) + b'{"torn')
     device(**{"*": "error"})  # whatever is run now is told apart from what was kept
-    capsys.readouterr()
+    assert "smoke, only add/*" in capsys.readouterr().out
     assert run(*RUN, "--jsonl", lines, "--resume", lines) == 1
     err = capsys.readouterr().err
     assert "1 damaged line left out (line 6)" in err and f"4 of {len(ADDS)} cases are in" in err

@@ -42,7 +42,9 @@ def several() -> ResultSet:
 
 
 def test_junit_says_what_the_rows_say() -> None:
-    root = ElementTree.fromstring(junit(ResultSet([sample()])))
+    part = sample()
+    part.header["database"] = {"version": 3, "entries": [{"id": "x-1"}, {"id": "x-2"}]}
+    root = ElementTree.fromstring(junit(ResultSet([part])))
     assert root.tag == "testsuites"
     (suite,) = root
     wanted = {"tests": "7", "failures": "1", "errors": "3", "skipped": "1", "time": "3.500"}
@@ -52,6 +54,7 @@ def test_junit_says_what_the_rows_say() -> None:
     assert properties["identity.name"] == "Fake & Co"
     assert properties["caps.forms"] == "map group"
     assert properties["versions.gpuedge"] == "9.9"
+    assert properties["database.entries.1.id"] == "x-2"
     found = {c.get("name"): c for c in suite.iter("testcase")}
     assert {c.get("classname") for c in found.values()} == {"add", "mul", "div"}
     assert [e.tag for e in found["add/1"]] == []

@@ -108,10 +108,11 @@ def test_damaged_lines_are_named_and_left_out(tmp_path: Path) -> None:
     lines[3] = b"\xff\xfe\n"
     lines[4] = b'{"id": "add/3", "op": "add", "status": "passed", "seconds": NaN}\n'
     lines[5] = b'{"id": "add/3", "op": "add", "status": "failed", "map": ["12", "x"]}\n'
+    lines[6] = b'{"id": "add/3", "op": "add", "status": "passed", "seconds": -1}\n'
     file.write_bytes(b"".join([*lines, json.dumps({**HEADER, "caps": 5}).encode()])[:-20])
     again = read(str(file))
-    assert (len(again.parts[0].rows), again.damaged) == (3, [3, 4, 5, 6, 9])
-    assert described(again.damaged) == "5 damaged lines left out (lines 3, 4, 5, 6, 9)"
+    assert (len(again.parts[0].rows), again.damaged) == (2, [3, 4, 5, 6, 7, 9])
+    assert described(again.damaged) == "6 damaged lines left out (lines 3, 4, 5, 6, 7, 9)"
     assert described(range(1, 30)).endswith("19, 20, ...)")
 
 

@@ -64,7 +64,11 @@ def test_run_query_export_and_report(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert "goes on with the cases" in capsys.readouterr().err
     assert main([*RUN, "--store", store, "--resume"]) == 0
     out = capsys.readouterr().out
+    assert f"smoke, only add/*, {len(ADDS)} cases" in out
     assert f"{len(ADDS)} of {len(ADDS)}" in out and "2 devices; results in" in out
+    assert "verified" not in out
+    assert main([*RUN, "--store", str(tmp_path / "t"), "--verify", "0.001"]) == 0
+    assert "no shard drawn to be verified" in capsys.readouterr().out
     assert len(list((tmp_path / "s" / "summaries").iterdir())) == 2
 
 
