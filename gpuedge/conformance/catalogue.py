@@ -13,7 +13,17 @@ from functools import cache, partial
 
 import numpy as np
 
-from gpuedge.conformance import camera, fused, layers, nodes, operators, packed, shaping, units
+from gpuedge.conformance import (
+    camera,
+    fused,
+    layers,
+    nodes,
+    operators,
+    packed,
+    searching,
+    shaping,
+    units,
+)
 from gpuedge.conformance import drawn as drawers
 from gpuedge.conformance.case import Case, digest, generator
 from gpuedge.conformance.data import BYTES, broadcastable, pick
@@ -327,7 +337,7 @@ def _wide() -> Iterator[Case]:
         for dtype in dtypes:
             for case in drawn(family, count, draw, kinds):
                 yield from _twins(replace(case, dtype=dtype), kinds)
-    for count, kinds, family_of in (*drawers.DRAWERS, *fused.DRAWERS):
+    for count, kinds, family_of in (*drawers.DRAWERS, *fused.DRAWERS, *searching.DRAWERS):
         for op, draw in family_of.items():
             for case in drawn(f"every onnx {op}", count, draw, kinds):
                 yield from _twins(case, kinds)

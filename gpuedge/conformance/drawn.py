@@ -112,8 +112,8 @@ class Among:
 
 def said(value: Any) -> str:
     """Return an operand or attribute as a part of a name."""
-    if isinstance(value, (Drawn, Between, PickedPlaces, Among)):
-        return value.text
+    if callable(value):  # what draws an operand
+        return str(value.text)
     if isinstance(value, str):
         return value.lower()
     numbers = np.ravel(value).tolist()

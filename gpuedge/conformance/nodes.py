@@ -104,7 +104,7 @@ def node(
             with closing(runs_of(model, feeds, device)) as every:
                 for results in every:
                     arrays = [results[n] for n in out]
-                    yield np.concatenate([a.ravel() for a in arrays]) if out[1:] else arrays[0]
+                    yield _row(arrays) if out[1:] else arrays[0]
 
         def reference(_: Any) -> Num:
             values = evaluate(known, given, whole=data in WHOLE)
@@ -117,6 +117,12 @@ def node(
         return Built(runs, reference)
 
     return Case(f"{'ort' if domain else 'onnx'}-{onnx.lower()}", text, make)
+
+
+def _row(arrays: Sequence[Array]) -> Array:
+    """Return results as one row of numbers; places beside floats are small enough to be floats."""
+    row = np.concatenate([array.ravel() for array in arrays])
+    return row.astype(np.float32) if row.dtype == np.float64 else row
 
 
 def gather(

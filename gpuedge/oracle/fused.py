@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpuedge.opset.bounds import Num
+import numpy as np
+
+from gpuedge.opset.bounds import Array, Num
 from gpuedge.oracle import attention, layers
 from gpuedge.oracle.functions import elementwise
 
@@ -28,6 +30,25 @@ def _product(
     )
     product = layers.matmul(a, b, whole=whole)
     return Num.of(product.v * alpha) if whole else product * alpha
+
+
+def _gathered(
+    held: Array, places: Array, scale: Num, zeros: Array | None = None, *, whole: bool,
+    bits: int = 4, block_size: int = 128,
+) -> Num:  # fmt: skip
+    """Return rows of codes, each block of a row with a scale and a zero point."""
+    codes, width = _codes(held, bits), held.shape[1] * 8 // bits
+    middle = _codes(zeros, bits) if zeros is not None else np.full(scale.v.shape, 1 << (bits - 1))
+    block = np.arange(width) // block_size
+    weights = Num.of(codes - middle[:, block]) * Num.of(scale.v[:, block])
+    picked = layers.moved(lambda rows: rows[places], weights)
+    return Num.of(picked.v) if whole else picked
+
+
+def _codes(packed: Array, bits: int) -> Array:
+    """Return codes of which a byte holds one of 8 bits, or two of 4, the lower half first."""
+    halves = [packed] if bits == 8 else [packed & 15, packed >> 4]
+    return np.stack(halves, -1).reshape(len(packed), -1).astype(np.float64)
 
 
 def _total(x: Num, skip: Num, bias: Num | None) -> Num:
@@ -56,6 +77,7 @@ FUSED: dict[str, Callable[..., Any]] = {
     "BiasGelu": partial(_gelu, "gelu"),
     "FastGelu": partial(_gelu, "gelu_tanh"),
     "FusedMatMul": _product,
+    "GatherBlockQuantized": _gathered,
     "GroupQueryAttention": attention.group_query,
     "MultiHeadAttention": attention.multi_head,
     "QuickGelu": _quick_gelu,

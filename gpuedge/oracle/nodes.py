@@ -29,7 +29,7 @@ from gpuedge.oracle.fused import FUSED
 Value = Num | Array
 """Floats with their errors, or integers and truth values as they are."""
 
-Meaning = Callable[..., "Value | tuple[Num, ...]"]
+Meaning = Callable[..., "Value | tuple[Value, ...]"]
 """Takes operands (absent ones are None), whether sums are exact (`whole`), and attributes."""
 
 NAMES = {"strides": "stride", "dilations": "dilation", "group": "groups", "kernel_shape": "kernel",
@@ -60,6 +60,21 @@ def _conv(layer: Callable[..., Num], x: Num, w: Num, b: Num | None = None, *, wh
 
 def _pool(kind: str, x: Num, *, whole: bool, kernel_shape: Any, **attrs: Any) -> Num:
     return layers.pool(kind, x, kernel_shape, **_named(x, kernel_shape, attrs))
+
+
+def _unique(
+    x: Value, *, whole: bool, axis: int | None = None, sorted: int = 1,
+) -> tuple[Value, ...]:  # fmt: skip
+    """Return what differs, where it is first, which each one is, and how many of each there are.
+
+    ONNX's reference errs where not sorted, and needs more than one axis.
+    """
+    held = x.v if isinstance(x, Num) else x
+    some, first, which, count = np.unique(held, True, True, True, axis=axis)
+    order = np.arange(len(first)) if sorted else np.argsort(first)
+    some = np.take(some, order, 0 if axis is None else axis)
+    places = np.argsort(order)[which.ravel()]
+    return (Num.of(some) if isinstance(x, Num) else some, first[order], places, count[order])
 
 
 def _gemm(*operands: Num, transA: int = 0, transB: int = 0, **how: Any) -> Num:  # noqa: N803
@@ -250,6 +265,7 @@ MEANINGS: dict[str, Meaning] = {
     "Resize": _resize,
     "Softmax": _softmax,
     "Sum": _sum,
+    "Unique": _unique,
 }
 """Operators on floats that round, or that the reference does not compute in float64."""
 
@@ -258,6 +274,7 @@ INTEGERS: dict[str, Meaning] = {
     "MatMulInteger": partial(_integer, layers.matmul),
     "QLinearConv": _requantised_conv,
     "QLinearMatMul": _requantised,
+    "Unique": _unique,
 }
 """Operators on integers; the first two are for known answers, which do without onnx."""
 

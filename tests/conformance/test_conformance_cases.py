@@ -128,8 +128,7 @@ PUBLIC = {
 """Those whose public function has cases."""
 
 ELSEWHERE = {
-    "Scatter", "Upsample", "RoiAlign", "QLinearConv", "NonZero", "NonMaxSuppression",
-    "DynamicQuantizeLinear", "MatMulNBits", "GatherBlockQuantized", "Unique", "TfIdfVectorizer",
+    "Scatter", "Upsample", "QLinearConv", "MatMulNBits",
 }  # fmt: skip
 """Those that ONNX's own cases, or tests/drivers/more_operators_child.py, run on devices; the first
 two are older names of what has cases.
@@ -137,7 +136,10 @@ two are older names of what has cases.
 Those of ONNX Runtime are in tests/drivers/test_packed_weights.py."""
 
 
-DRAWN_ONLY = {"RNN", "GRU", "LSTM", *(name for name, one in OPERATORS.items() if one.domain)}
+DRAWN_ONLY = {
+    "RNN", "GRU", "LSTM", "RoiAlign", "NonZero", "NonMaxSuppression", "DynamicQuantizeLinear",
+    "Unique", "TfIdfVectorizer", *(name for name, one in OPERATORS.items() if one.domain),
+}  # fmt: skip
 """Those that only the full profile has: no case of them is picked by hand."""
 
 
