@@ -17,7 +17,7 @@ from gpuedge.graph.ir import TensorType
 from gpuedge.graph.writer import to_bytes
 
 ROOT = Path(gpuedge.__file__).parent
-WARM, SAMPLES = 40, 5
+WARM, SAMPLES = 40, 150
 
 
 def model() -> bytes:
@@ -30,7 +30,8 @@ def model() -> bytes:
 def passed(call: Callable[[], object]) -> list[str]:
     """Return the file of each call of the package's own functions, once everything is warm.
 
-    The least of several: a driver that is slow to answer, on a busy machine, is asked again.
+    The least of many: a driver that is slow to answer, on a busy machine, is asked again, and each
+    run is noted until a slow one is `gpuedge.safety.watchdog.WINDOW` runs ago.
     """
     for _ in range(WARM):
         call()
