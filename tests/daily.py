@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
+SHIFTED = 12
+"""Days after which turns are shifted by one: else a test that has its `day` every second day would
+take every second turn only."""
+
+
+def today() -> int:
+    """Return the number of the day (`date.toordinal`), or of the one that TESTS_DAY names."""
+    return int(os.environ.get("TESTS_DAY") or date.today().toordinal())
+
 
 def turn(count: int) -> int:
-    """Return today's number below `count`: each comes up on one of so many days.
-
-    ``TESTS_DAY=739581`` runs what ran on that day (`date.toordinal`).
-    """
-    return int(os.environ.get("TESTS_DAY") or date.today().toordinal()) % count
+    """Return today's number below `count`: each comes up on one of so many days."""
+    return (today() + today() // SHIFTED) % count
 
 
 def memory(configuration: str) -> str:
@@ -50,12 +56,13 @@ def mark(is_of_today: bool) -> pytest.MarkDecorator:
 
 def day(number: int, *, of: int) -> pytest.MarkDecorator:
     """Return what tests are marked with that run on one of so many days, counted from 0."""
-    return mark(turn(of) == number)
+    return mark(today() % of == number)
 
 
-def some(values: Iterable[Any], days: int = 2) -> list[Any]:
-    """Return a test's parameters: each runs on one of so many days."""
+def some(values: Iterable[Any], days: int = 3) -> list[Any]:
+    """Return a test's parameters: each runs on one of so many days, and on each day one does."""
     values = list(values)
+    days = min(days, len(values))
     return others_long(values, values[turn(days) :: days])
 
 

@@ -335,7 +335,7 @@ print(json.dumps([took, started]))
 """
 
 
-@pytest.mark.parametrize("device", ["vulkan", "auto"])
+@pytest.mark.parametrize("device", daily.some(["vulkan", "auto"]))
 def test_without_a_cache_only_the_first_probe_starts_anything(device: str, tmp_path: Path) -> None:
     require("vulkan-lavapipe")
     environ = {**environment(Place(), tmp_path), VULKAN: str(file_of("lavapipe"))}

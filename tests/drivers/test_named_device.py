@@ -69,7 +69,7 @@ def test_a_slow_driver_that_is_named_is_used(
     assert sum("it is waited for, at most 60 s" in text for text in told) == 1
 
 
-@daily.day(1, of=2)
+@daily.day(1, of=4)
 def test_a_driver_that_hangs_is_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import daily
@@ -19,8 +20,9 @@ LEVELS = [
 
 
 @pytest.mark.driver
-@pytest.mark.parametrize("name", daily.some(LEVELS, 3))
-@pytest.mark.parametrize("packages", ["onnx", "onnx,onnxruntime,ml_dtypes"])
+@pytest.mark.parametrize(
+    ("name", "packages"), daily.some(product(LEVELS, ["onnx", "onnx,onnxruntime,ml_dtypes"]), 5)
+)
 def test_a_device_runs_a_packed_model_without_onnx(
     name: str, packages: str, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import daily
 import farm
 import pytest
 
@@ -22,6 +23,7 @@ pytestmark = [pytest.mark.driver, pytest.mark.timeout(240)]
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "probe_audit.py"
 
 
+@daily.day(0, of=4)
 def test_some_probes_leave_nothing_behind(tmp_path: Path) -> None:
     farm.require("vulkan-lavapipe")
     report = tmp_path / "audit.json"

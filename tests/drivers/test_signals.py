@@ -112,7 +112,7 @@ def test_signals_of_the_system(name: str, what: str, run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [(CPU, "run"), (CPU, "shared"), (CPU, "timeout"), (CPU, "add"), (AUTO, "run")],
+    daily.some([(CPU, "run"), (CPU, "shared"), (CPU, "timeout"), (CPU, "add"), (AUTO, "run")], 2),
 )
 def test_signals_that_come_again_at_once(name: str, what: str, run: Run) -> None:
     count = 10 if what == "shared" else 50

@@ -316,7 +316,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", daily.some(FAULTS, 3))
+@pytest.mark.parametrize("fault", daily.some(FAULTS))
 def test_request_that_an_executor_fails_is_answered_by_the_cpu(
     package: Path, tmp_path: Path, fault: str
 ) -> None:
