@@ -16,7 +16,7 @@ KINDS: dict[str, str] = {
     "integers": "small whole numbers: results must match bit for bit",
     "normal": "normally distributed: results within the derived bound",
     "extreme": "magnitudes from 2^-24 to 2^24 side by side",
-    "ties": "few values, many of them equal, and halves: what rounding and comparing decide",
+    "ties": "few values, many of them equal, halves, 0 and -0: what rounding and comparing decide",
     "cancel": "large whole numbers that cancel: bit for bit, and wrong in anything below float32",
     "every": "every number there is of the dtype, NaN and infinity where the device keeps them",
 }
@@ -40,7 +40,7 @@ def fill(rng: np.random.Generator, shape: Sequence[int], data: str, reach: int =
         sign = 1 - 2 * (np.arange(int(np.prod(size))).reshape(size) % 2)
         numbers = sign * rng.integers(1020, 1029, size)
     elif data == "ties":
-        numbers = rng.integers(-3, 4, size) * 0.5
+        numbers = rng.integers(0, 4, size) * rng.choice([-0.5, 0.5], size)  # -0 among them
     elif data == "extreme":
         numbers = rng.choice([-1.0, 1.0], size) * np.exp2(rng.uniform(-24, 24, size))
     else:

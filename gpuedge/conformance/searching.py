@@ -82,8 +82,9 @@ class Coded:
 
 
 def _non_zero(rng: Rng) -> Case:
-    low, high, dtype = pick(rng, ((-1, 2, "float32"), (0, 2, "bool"), (-2, 3, "int32")))
-    return one("NonZero", Drawn(shape_of(rng, 1, 5), low, high, dtype), name=dtype)
+    shape, dtype = shape_of(rng, 1, 5), pick(rng, ("float32", "bool", "int32"))
+    x = shape if dtype == "float32" else Drawn(shape, 0, 2, dtype)
+    return one("NonZero", x, name=dtype)
 
 
 def _unique(rng: Rng) -> Case:
@@ -153,7 +154,8 @@ def _rows(rng: Rng) -> Case:
 
 INTEGERS = ("integers",)
 DRAWERS: tuple[tuple[int, tuple[str, ...], dict[str, Draw]], ...] = (
-    (30, INTEGERS, {"NonZero": _non_zero, "Unique": _unique, "NonMaxSuppression": _suppressed}),
+    (30, ("ties",), {"NonZero": _non_zero}),
+    (30, INTEGERS, {"Unique": _unique, "NonMaxSuppression": _suppressed}),
     (30, INTEGERS, {"TfIdfVectorizer": _grams, "DynamicQuantizeLinear": _quantised}),
     (40, INTEGERS, {"RoiAlign": _aligned, "GatherBlockQuantized": _rows}),
 )

@@ -13,7 +13,7 @@ from gpuedge.safety.lock import Lock
 from gpuedge.safety.paths import stamp
 from gpuedge.safety.store import load_bytes, save_bytes
 
-LANGUAGE_VERSION = 13
+LANGUAGE_VERSION = 14
 """Raise this whenever a printer's output for an unchanged text changes."""
 
 MAX_BYTES = 8 << 20

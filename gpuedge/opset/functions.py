@@ -134,10 +134,14 @@ vec4 above4(vec4 a, vec4 b) {
         a.w > b.w ? 1.0 : 0.0);
 }
 """,
+    "equal1": """
+float equal1(float a, float b) {
+    return a <= b && a >= b ? 1.0 : 0.0;
+}
+""",
     "equal4": """
 vec4 equal4(vec4 a, vec4 b) {
-    return vec4(a.x == b.x ? 1.0 : 0.0, a.y == b.y ? 1.0 : 0.0, a.z == b.z ? 1.0 : 0.0,
-        a.w == b.w ? 1.0 : 0.0);
+    return vec4(equal1(a.x, b.x), equal1(a.y, b.y), equal1(a.z, b.z), equal1(a.w, b.w));
 }
 """,
     "none1": """
@@ -227,7 +231,7 @@ vec4 cos4(vec4 x) {
 }
 """,
     # log() of zero or less is undefined in every dialect: SwiftShader gives -88 and log(abs(x));
-    # to SwiftShader 4.1 -0.0 == 0.0 is false
+    # to SwiftShader 4.1 -0.0 == 0.0 is false, here as in `equal1` and `pow1`
     "log1": """
 float log1(float a) {
     float zero = abs(a);
@@ -249,13 +253,13 @@ float pow1(float a, float b) {
     bool odd = whole == b && whole - 2.0 * floor(whole * 0.5) == 1.0;
     float size = abs(a);
     float power = pow(size, b);
-    power = a == 0.0 ? (b > 0.0 ? 0.0 : 1.0 / size) : power;
-    power = b == 0.0 || size == 1.0 ? 1.0 : power;
-    bool below = a < 0.0 || a == 0.0 && 1.0 / a < 0.0;
+    power = size == 0.0 ? (b > 0.0 ? 0.0 : 1.0 / size) : power;
+    power = abs(b) == 0.0 || size == 1.0 ? 1.0 : power;
+    bool below = a < 0.0 || size == 0.0 && 1.0 / a < 0.0;
     float all = odd && below ? power * -1.0 : power;
     all = a < 0.0 && whole != b && size <= 3.40282347e38 ? sqrt(-1.0 * size) : all;
     bool numbers = a == a && b == b;
-    return numbers || b == 0.0 || a == 1.0 ? all : a + b;
+    return numbers || abs(b) == 0.0 || a == 1.0 ? all : a + b;
 }
 """,
     **{
@@ -464,9 +468,8 @@ FUNCTIONS: dict[str, Function] = {
     "above": Function(_call("above4"), lambda a, b: f"({a} > {b} ? 1.0 : 0.0)",
                       lambda a, b: np.where(np.greater(a, b), np.float32(1), np.float32(0)),
                       _above),
-    "equal": Function(_call("equal4"), lambda a, b: f"({a} == {b} ? 1.0 : 0.0)",
-                      lambda a, b: np.where(np.equal(a, b), np.float32(1), np.float32(0)),
-                      _equal),
+    "equal": _helped("equal4", "equal1",
+                     lambda a, b: np.where(np.equal(a, b), np.float32(1), np.float32(0)), _equal),
     "and": _helped("and4", "and1", _numpy_and, _both),
     "none": _helped("none4", "none1", lambda a: np.where(np.isnan(a), np.float32(1), np.float32(0)),
                     lambda a: Num(np.where(np.isnan(a.v), 1.0, 0.0), np.zeros_like(a.v))),
