@@ -397,7 +397,7 @@ class Coordinator:
         verified = [t for t in self._done if self._tasks[t].is_check]
         return {
             "run": self.run.id, "store": self.store.url, "profile": self.run.profile,
-            "only": self.run.only, "verify": self.run.verify, "version": self.run.version,
+            "only": list(self.run.only), "verify": self.run.verify, "version": self.run.version,
             "cases": len(self.cases), "counts": dict(counts),
             "devices": devices, "excluded": list(self.excluded.values()), "moved": self.moved,
             "not_run": self.not_run, "verified": len(verified), "unverified": self.unverified,
