@@ -67,7 +67,7 @@ def _unique(
 ) -> tuple[Value, ...]:  # fmt: skip
     """Return what differs, where it is first, which each one is, and how many of each there are.
 
-    ONNX's reference errs where not sorted, and needs more than one axis.
+    ONNX's reference fails where tensors of several axes are flattened and not sorted.
     """
     held = x.v if isinstance(x, Num) else x
     some, first, which, count = np.unique(held, True, True, True, axis=axis)
