@@ -311,7 +311,8 @@ def _compare(options: argparse.Namespace, output: Output) -> int:
         skipped = [case for case in cases if isinstance(case, SkippedCase)]
         if not timed:
             raise UsageError("There is no case to compare by.", asked_by="the command line",
-                             known=skipped[0].why if skipped else None,
+                             known=skipped[0].why if skipped
+                             else f"there are no results at {sides[0]} or {sides[1]}",
                              hint=f"gpuedge bench compare {sides[0]} {sides[1]} net.onnx"
                              )  # fmt: skip
         subjects = [parse_subject(side, options.device) for side in sides]

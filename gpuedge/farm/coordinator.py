@@ -25,9 +25,11 @@ from gpuedge.farm.store import RunStore
 from gpuedge.farm.tasks import (
     FarmRun,
     FarmTask,
+    Maker,
     accepted,
     differences,
     is_verified,
+    maker,
     request,
     shards,
 )
@@ -104,7 +106,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         self._pending: dict[str, deque[FarmTask]] = {}
         self._flying: dict[Future[str], Flight] = {}
-        self._done: dict[str, str] = {}  # id of a task: address of the worker
+        self._done: dict[str, Maker] = {}  # by the id of a task
         self._tasks: dict[str, FarmTask] = {}
         self._tries: Counter[str] = Counter()
         self._known: dict[str, Announcement] = {}
@@ -206,7 +208,7 @@ class Coordinator:
         queue = self._pending[device.key] = deque()
         for task in shards(device.key, list(self.cases), self.run.parts):
             self._tasks[task.id] = task
-            if (by := self.store.worker_of(task)) is not None:
+            if (by := self.store.maker_of(task)) is not None:
                 self._done[task.id] = by
                 self._want_check(task)
             else:
@@ -216,7 +218,7 @@ class Coordinator:
         check = FarmTask(task.key, task.part, task.parts, task.ids, is_check=True)
         if is_verified(self.run, task) and check.id not in self._tasks:
             self._tasks[check.id] = check
-            if (by := self.store.worker_of(check)) is not None:
+            if (by := self.store.maker_of(check)) is not None:
                 self._done[check.id] = by
                 self._compare(check)
             else:
@@ -230,7 +232,7 @@ class Coordinator:
             for address, who in self.workers.items()
             if any(one.key == task.key for one in who.devices)
             and (address, task.key) not in self._unfit
-            and not (task.is_check and address == other)
+            and not (task.is_check and other is not None and who.serial == other.serial)
         )
 
     def _give_out(self, key: str) -> None:
@@ -351,7 +353,7 @@ class Coordinator:
     def _keep(self, task: FarmTask, results: Results, worker: str) -> None:
         results.header["farm"] |= {"worker": worker, "is_check": task.is_check}
         self.store.put(f"{task.id}.jsonl", results.lines().decode())
-        self._done[task.id] = worker
+        self._done[task.id] = maker(results)
         done = sum(not self._tasks[name].is_check for name in self._done)
         total = sum(not one.is_check for one in self._tasks.values())
         self.say(f"{done} of {total} shards: {task.shard}")
@@ -373,7 +375,7 @@ class Coordinator:
     def _distrust(self, worker: str, why: str) -> None:
         """Believe nothing of a worker any more: what it gave before is run again by others."""
         self._exclude(worker, why)
-        for name in [name for name, by in self._done.items() if by == worker]:
+        for name in [name for name, by in self._done.items() if by.worker == worker]:
             task = self._tasks[name]
             del self._done[name]
             self.store.refuse(task, f"it came from {worker}, which gave a reply that is none")

@@ -170,9 +170,12 @@ def _results(run: FarmRun, store: RunStore) -> Iterator[DeviceResult]:
         if isinstance(identity, dict):
             made[key] = DeviceResult(run, key, key.partition("-")[0], identity)
     for name, shard in shards_of(store):
-        result = made.get(name.partition(".")[0])
-        if result is None:
-            continue
+        key = name.partition(".")[0]
+        if key not in made:  # the file of the device is lost
+            made[key] = DeviceResult(
+                run, key, key.partition("-")[0], shard.header.get("identity", {})
+            )
+        result = made[key]
         farm = shard.header.get("farm", {})
         result.serials.add(str(farm.get("serial")))
         for case, row in shard.rows.items():

@@ -26,7 +26,7 @@ from gpuedge.conformance.results import Results
 from gpuedge.core.errors import FarmError, InputError
 from gpuedge.core.record import UnfitError, plain, read
 from gpuedge.core.text import encoded
-from gpuedge.farm.tasks import FarmRun, FarmTask, parsed
+from gpuedge.farm.tasks import FarmRun, FarmTask, Maker, maker, parsed
 from gpuedge.safety.packages import needed
 
 RUN, PENDING = "run.json", ".pending"
@@ -163,8 +163,8 @@ class RunStore:
                 hint="gpuedge farm run --resume puts it aside and runs it again",
             ) from None
 
-    def worker_of(self, task: FarmTask) -> str | None:
-        """Return the address of the worker that a shard was done by; None where it is not done.
+    def maker_of(self, task: FarmTask) -> Maker | None:
+        """Return what did a shard; None where it is not done.
 
         A file that is not whole is put aside: a crash cut it.
         """
@@ -174,7 +174,7 @@ class RunStore:
         try:
             results = parsed(text)
             if results.rows.keys() == set(task.ids):
-                return str(results.header["farm"]["worker"])
+                return maker(results)
             why = "it has other cases"
         except (UnfitError, KeyError, TypeError) as error:
             why = str(error)

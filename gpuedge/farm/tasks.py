@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from gpuedge.conformance.bench import PASSED, RowFields
 from gpuedge.conformance.case import Case, digest
@@ -64,6 +64,19 @@ class FarmTask:
     def id(self) -> str:
         """Its name in the run: a file of the store."""
         return f"{'checks' if self.is_check else 'shards'}/{self.shard}"
+
+
+class Maker(NamedTuple):
+    """Who did a shard: the address of a worker, new in each process, and its machine's name."""
+
+    worker: str
+    serial: str
+
+
+def maker(results: Results) -> Maker:
+    """Return who results are of. Raises KeyError and TypeError where they do not say."""
+    farm = results.header["farm"]
+    return Maker(str(farm["worker"]), str(farm["serial"]))
 
 
 def names_digest(ids: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuedge.core.dtypes import EXACT
+from gpuedge.core.errors import ShapeError
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.elementwise import above, pick
 from gpuedge.opset.expr import Expr, lift, where
@@ -14,8 +15,8 @@ from gpuedge.opset.operator import INDICES, Operator
 from gpuedge.opset.tensor import Array, Reduce, Tensor, at, constant, mapped, product, reshape
 
 
-def _grams(call: OperatorCall) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return the sequences that are counted, each with its column in the result."""
+def _grams(call: OperatorCall) -> dict[tuple[int, ...], int]:
+    """Return the sequences that are counted, each with its number."""
     pool, begins = call.ints("pool_int64s", ()), call.ints("ngram_counts", ())
     columns = call.ints("ngram_indexes", ())
     least, most = call.integer("min_gram_length", 1), call.integer("max_gram_length", 1)
@@ -27,9 +28,18 @@ def _grams(call: OperatorCall) -> tuple[list[tuple[int, ...]], list[int]]:
             if number >= len(columns):
                 raise call.bad_shape("has more sequences than columns")
             if least <= size <= most:
-                found[pool[at_ : at_ + size]] = columns[number]  # the last of equal ones counts
+                found[pool[at_ : at_ + size]] = number  # the last of equal ones counts
             number += 1
-    return list(found), list(found.values())
+    return found
+
+
+def _lacks_columns(call: OperatorCall) -> bool:
+    """Tell of sequences without a column: ONNX Runtime ends the process there."""
+    try:
+        _grams(call)
+    except ShapeError:
+        return True
+    return False
 
 
 def _counted(rows: Tensor, grams: list[tuple[int, ...]], distances: int) -> Tensor:
@@ -59,27 +69,29 @@ def _tf_idf(call: OperatorCall) -> Tensor:
     x = call.input(0)
     if x.dtype not in INDICES or x.rank not in (1, 2) or not x.size:
         raise call.unsupported(f"counts in {x.dtype} of rank {x.rank}")
-    grams, columns = _grams(call)
-    width = max(call.ints("ngram_indexes", (-1,))) + 1
+    found = _grams(call)
+    grams, order = list(found), call.ints("ngram_indexes", (-1,))
+    columns, width = [order[number] for number in found.values()], max(order) + 1
     if not grams or width < 1 or max(abs(v) for g in grams for v in g) > EXACT:
         raise call.unsupported(f"counts nothing, or integers beyond {EXACT}")
     rows = x if x.rank == 2 else reshape(x, (1, x.size))
     times = _counted(rows, grams, call.integer("max_skip_count", 0) + 1)
+    mode = call.text("mode", "TF")
+    if mode == "IDF":
+        if len(set(columns)) < len(columns):
+            raise call.unsupported("counts several sequences in one column once")
+        times = mapped(lambda v: above(v, 0.5), times)
     where_to: Array = np.zeros((len(grams), width), np.float32)
     where_to[np.arange(len(grams)), columns] = 1.0
-    total = product(times, constant(where_to))
-    mode = call.text("mode", "TF")
-    given = call.attrs.get("weights") if mode != "TF" else None
-    if mode == "IDF":
-        total = mapped(lambda v: above(v, 0.5), total)
-    if given:
-        order = call.ints("ngram_indexes", ())
+    if given := call.attrs.get("weights") if mode != "TF" else None:
         if len(given) != len(order):
             raise call.bad_shape(f"has {len(given)} weights for {len(order)} sequences")
-        weights = np.zeros(width, np.float32)
-        weights[list(order)] = given  # of each sequence, which ONNX's reference takes for columns'
-        total = mapped(lambda v, w: v * w, total, constant(weights))
+        # of each sequence, which ONNX's reference takes for columns'
+        where_to[np.arange(len(grams)), columns] = np.asarray(given)[list(found.values())]
+    total = product(times, constant(where_to))
     return total if x.rank == 2 else reshape(total, (width,))
 
 
-OPERATORS: tuple[Operator, ...] = (Operator("TfIdfVectorizer", _tf_idf, dtypes=INDICES),)
+OPERATORS: tuple[Operator, ...] = (
+    Operator("TfIdfVectorizer", _tf_idf, dtypes=INDICES, differs=_lacks_columns),
+)

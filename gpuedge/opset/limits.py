@@ -51,10 +51,10 @@ class Limit:
         return np.extract(is_wrong, array)
 
 
-def by_axis(call: OperatorCall) -> tuple[Limit, ...]:
+def by_axis(call: OperatorCall, named: str = "axis") -> tuple[Limit, ...]:
     """Return the limits of indices along an axis; negative ones count from its end."""
     x = call.input(0)
-    extent = x.shape[call.axis(call.integer("axis", 0), x.rank)]
+    extent = x.shape[call.axis(call.integer(named, 0), x.rank)]
     return (Limit(1, "indices", (-extent,), (extent - 1,)),)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from gpuedge.opset import gather, quantized
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.expr import Expr
 from gpuedge.opset.index import Index, axes
+from gpuedge.opset.limits import by_axis
 from gpuedge.opset.matmul import multiplied
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.packed import PackedWeights, nibble
@@ -135,5 +137,6 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("MatMulNBits", _matmul, others=(1, 3), domain=MICROSOFT, differs=_is_refused,
              remark="of 4 and 8 bits, without g_idx"),
     Operator("GatherBlockQuantized", _gather, dtypes=("uint8", *NIBBLES), others=(1, 2, 3),
-             domain=MICROSOFT, remark="of 4 and 8 bits"),
+             domain=MICROSOFT, limits=partial(by_axis, named="gather_axis"),
+             remark="of 4 and 8 bits"),
 )  # fmt: skip

@@ -91,6 +91,11 @@ def _is_of_scalar(call: OperatorCall) -> bool:
     return not call.input(0).rank
 
 
+def _may_be_nan(call: OperatorCall) -> bool:
+    """Tell of floats: to ONNX Runtime NaN is what it is compared with first."""
+    return call.input(0).dtype.startswith("float")
+
+
 def _compress(call: OperatorCall) -> Tensor:
     """Keep positions along an axis, or of the flattened tensor, where a condition holds."""
     x, chosen = call.input(0), call.input(1)
@@ -276,12 +281,12 @@ def _corners(boxes: Tensor, order: Tensor, *, is_centred: bool) -> Tensor:
 def _overlaps(a: Sequence[Expr], b: Sequence[Expr], least: Expr) -> Expr:
     """1 where two boxes share more than a part of what they cover together, else 0.
 
-    Multiplied, not divided: that is exact where ties are.
+    Multiplied, not divided: that is exact where ties are. Boxes of negative sides share nothing.
     """
     height, width = (larger(smaller(a[i + 2], b[i + 2]) - larger(a[i], b[i]), 0.0) for i in (0, 1))
     both = height * width
     areas = [(p[2] - p[0]) * (p[3] - p[1]) for p in (a, b)]
-    return above(both, least * (areas[0] + areas[1] - both))
+    return above(both, 0.0) * above(both, least * (areas[0] + areas[1] - both))
 
 
 def _next(gone: Tensor, last: Tensor | None) -> Tensor:
@@ -377,7 +382,7 @@ def _listed(gone: Tensor, last: Tensor, order: Tensor, rounds: int) -> Tensor:
 OPERATORS: tuple[Operator, ...] = (
     Operator("Compress", _compress, moves=True, facts=PICKS,
              remark="read place by place only, unless the condition is constant"),
-    Operator("Unique", _unique, dtypes=ANY, facts=replace(PICKS, keeps=True),
+    Operator("Unique", _unique, dtypes=ANY, facts=replace(PICKS, keeps=True), differs=_may_be_nan,
              remark=f"read place by place only; up to {MOST_COMPARED} slices"),
     Operator("NonZero", _non_zero, dtypes=ANY, remark="read place by place only",
              differs=_is_of_scalar, facts=PICKS),

@@ -209,6 +209,17 @@ def test_the_share_that_is_checked_follows_from_the_seed(tmp_path: Path) -> None
     assert chosen[0] != chosen[1]
 
 
+def test_a_machine_does_not_check_itself(tmp_path: Path) -> None:
+    parts = len(shards(key("G1"), ALL, 4))
+    for _ in range(2):  # in the second session its worker has another address
+        with farm(desk("a", "G1")) as client:
+            body = summary_of(coordinator(client, tmp_path, verify=1.0))
+        assert (body["verified"], len(body["unverified"])) == (0, parts)
+    with farm(desk("b", "G1")) as client:
+        body = summary_of(coordinator(client, tmp_path, verify=1.0))
+    assert (body["verified"], body["unverified"]) == (parts, [])
+
+
 def test_labels_say_who_is_asked(tmp_path: Path) -> None:
     with farm(desk("a", "G1", rack="1"), desk("b", "G1", rack="2")) as client:
         body = summary_of(coordinator(client, tmp_path, labels={"rack": "2"}))

@@ -114,6 +114,19 @@ def test_a_damaged_shard_is_named(tmp_path: Path) -> None:
         shard.write_bytes(whole)
 
 
+@pytest.mark.parametrize("told", [None, "", "[]", "{}", '{"name": "vulkan"}'])
+def test_results_count_though_the_file_of_their_device_is_lost(
+    tmp_path: Path, told: str | None
+) -> None:
+    at = store(tmp_path / "a", device(), {ALL[0]: "failed"})
+    file = tmp_path / "a" / "devices" / f"{device().key}.json"
+    file.unlink()
+    if told is not None:
+        file.write_text(told)
+    counts = report.collect([at]).counts()
+    assert (counts["devices"], counts["failures"]) == (1, 1)
+
+
 def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
     at = store(tmp_path / "a", device(), {})
     (tmp_path / "a" / "summaries").mkdir()

@@ -146,3 +146,66 @@ def test_what_needs_the_length_runs_on_the_cpu(name: str) -> None:
         assert on_cpu >= {"places", "op"}
         assert why in session.refusals["op"]
         assert "whose size only values tell" in session.refusals["places"]
+
+
+# --- what ONNX Runtime or a kernel has otherwise -------------------------------------------------
+
+COLUMN = {
+    "min_gram_length": 1, "max_gram_length": 1, "max_skip_count": 0, "ngram_counts": [0],
+    "ngram_indexes": [0, 0], "pool_int64s": [1, 2], "weights": [10.0, 1.0],
+}  # fmt: skip
+
+
+def answers(onnx_node: NodeProto, *operands: Array, **held: Array) -> list[list[Array]]:
+    """Return what a node gives on the CPU and on a device."""
+    feeds = dict(zip(onnx_node.input, operands, strict=False))
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in feeds.items()
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in onnx_node.output]
+    kept = [numpy_helper.from_array(np.asarray(a), n) for n, a in held.items()]
+    made = helper.make_model(
+        helper.make_graph([onnx_node], "g", inputs, outputs, kept),
+        opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
+    )  # fmt: skip
+    found = []
+    for device in ("cpu", plan_device()):
+        with gpuedge.Session(made, device=device, fallback="error") as session:
+            found.append([*session.run(feeds).values()])
+    return found
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_nan_is_one_of_what_differs(axis: int | None) -> None:
+    x = np.array([[1, np.nan], [1, 2], [1, np.nan]], np.float32)
+    how = {} if axis is None else {"axis": axis}
+    wanted = {
+        None: ([1, 2, np.nan], [0, 3, 1], [0, 2, 0, 1, 0, 2], [3, 1, 2]),
+        0: ([[1, 2], [1, np.nan]], [1, 0], [1, 0, 1], [1, 2]),
+    }[axis]
+    for found in answers(node("Unique", ["x"], ["y", "i", "v", "c"], **how), x):
+        for got, one in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(got, one)
+
+
+def test_sequences_of_one_column_have_weights_of_their_own() -> None:
+    x = np.array([1, 2, 2])
+    for found in answers(node("TfIdfVectorizer", ["x"], ["y"], mode="TFIDF", **COLUMN), x):
+        assert found[0].tolist() == [12.0]
+    with pytest.raises(UnsupportedOpError, match="in one column once"):
+        answers(node("TfIdfVectorizer", ["x"], ["y"], mode="IDF", **COLUMN), x)
+
+
+def test_sequences_without_a_column_are_refused_by_the_cpu_too() -> None:
+    wrong = node("TfIdfVectorizer", ["x"], ["y"], mode="TF", **COLUMN | {"ngram_indexes": [0]})
+    with pytest.raises(ShapeError, match="more sequences than columns"):
+        answers(wrong, np.array([1, 2, 2]))
+
+
+def test_boxes_of_negative_sides_overlap_with_nothing() -> None:
+    boxes = np.array([[[0, 0, 4, 4], [10, 10, -20, 2], [20, 20, 4, 4]]], np.float32)
+    picking = node("NonMaxSuppression", ["b", "s", "m", "t"], ["y"], center_point_box=1)
+    scores = np.array([[[0.75, 0.5, 0.25]]], np.float32)
+    for found in answers(picking, boxes, scores, m=np.array([9]), t=np.array([0.5], np.float32)):
+        assert found[0].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 2]]
