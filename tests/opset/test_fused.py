@@ -100,6 +100,9 @@ def test_a_past_counts_on_the_cpu_where_no_present_is_asked_for(name: str) -> No
     (Fused("RotaryEmbedding", ((2, 5, 12), np.array([5]), ANGLES, ANGLES)), "i1"),
     (Fused("GroupQueryAttention", (*ONE, *PAST, whole(7, 6), TOTAL(7)),
            GQA, 3, (6,)), "i5"),
+    (Fused("GatherBlockQuantized", (np.ones((4, 8), np.uint8), np.array([3, 4]),
+                                    np.ones((4, 1), np.float32)), {"block_size": 16}, held=(0, 2)),
+     "i1"),
 ])  # fmt: skip
 def test_places_beyond_the_end_are_refused(case: Fused, name: str) -> None:
     graph, feeds = case.made()
