@@ -14,7 +14,7 @@ import numpy as np
 from gpuedge.core.dtypes import is_numpys
 from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedOpError
 from gpuedge.core.text import MOST_LISTED, plain, shown
-from gpuedge.graph import division, fold, parse, schema
+from gpuedge.graph import fold, guard, parse, schema
 from gpuedge.graph.checks import passes_on
 from gpuedge.graph.contrib import spelled
 from gpuedge.graph.flow import ROUND, Flow, StaysOpenError, deciding
@@ -318,7 +318,7 @@ class OnnxModel(Model):
         self._sizes = Sizes(proto.graph, proto.opset_import)
         self.serialised: Serialised | None = None
         if _is_settled(proto.graph):
-            if division.guard(proto):
+            if guard.guard(proto):
                 data = proto.SerializeToString()
             self.serialised = Serialised(lambda: data, tuple(self.inputs), tuple(self._stated))
 

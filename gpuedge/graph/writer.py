@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuedge.core.errors import ModelError
 from gpuedge.core.text import shown
-from gpuedge.graph import division, schema
+from gpuedge.graph import guard, schema
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.opset.call import node_label
 
@@ -61,7 +61,7 @@ def to_onnx(graph: Graph, outputs: Sequence[str] | None = None) -> onnx.ModelPro
 
 
 def to_bytes(graph: Graph, outputs: Sequence[str] | None = None) -> bytes:
-    """Return `to_onnx` serialised, with integer divisions that cannot trap.
+    """Return `to_onnx` serialised, without what ONNX Runtime errs at.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def to_bytes(graph: Graph, outputs: Sequence[str] | None = None) -> bytes:
             known=f"the limit of protobuf is {PROTOBUF_LIMIT} bytes",
         )
     proto = to_onnx(graph, outputs)
-    division.guard(proto)
+    guard.guard(proto)
     message: bytes = proto.SerializeToString()
     return message
 

@@ -91,11 +91,6 @@ def _is_of_scalar(call: OperatorCall) -> bool:
     return not call.input(0).rank
 
 
-def _may_be_nan(call: OperatorCall) -> bool:
-    """Tell of floats: to ONNX Runtime NaN is what it is compared with first."""
-    return call.input(0).dtype.startswith("float")
-
-
 def _compress(call: OperatorCall) -> Tensor:
     """Keep positions along an axis, or of the flattened tensor, where a condition holds."""
     x, chosen = call.input(0), call.input(1)
@@ -382,7 +377,7 @@ def _listed(gone: Tensor, last: Tensor, order: Tensor, rounds: int) -> Tensor:
 OPERATORS: tuple[Operator, ...] = (
     Operator("Compress", _compress, moves=True, facts=PICKS,
              remark="read place by place only, unless the condition is constant"),
-    Operator("Unique", _unique, dtypes=ANY, facts=replace(PICKS, keeps=True), differs=_may_be_nan,
+    Operator("Unique", _unique, dtypes=ANY, facts=replace(PICKS, keeps=True),
              remark=f"read place by place only; up to {MOST_COMPARED} slices"),
     Operator("NonZero", _non_zero, dtypes=ANY, remark="read place by place only",
              differs=_is_of_scalar, facts=PICKS),

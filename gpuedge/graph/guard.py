@@ -1,8 +1,12 @@
-"""Integer divisions for ONNX Runtime: the least integer divided by -1 would end the process.
+"""Models for ONNX Runtime without what it errs at, whatever the values are.
 
-The quotient does not fit, and the processor traps. In a model for ONNX Runtime such divisions are
-written so that -1 never divides; the results are those of two's complement, and those of all other
-operands do not change. Where a divisor is constant, as in arithmetic on shapes, nothing is done.
+The least integer divided by -1 would end the process: the quotient does not fit, and the processor
+traps. Such divisions are written so that -1 never divides; the results are those of two's
+complement, and those of all other operands do not change. Where a divisor is constant, as in
+arithmetic on shapes, nothing is done.
+
+To Unique NaN is equal to whatever it is compared with (seen with 1.32.0). It is given numbers of
+the same order among which NaN is infinity.
 """
 
 from __future__ import annotations
@@ -14,16 +18,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuedge.graph import schema
+from gpuedge.graph.ir import Array
 
 if TYPE_CHECKING:
     import onnx
+
+FLOATS = ("float32", "float64")
+"""Dtypes with NaN that it has a kernel of Unique for."""
 
 TRAPPED = ("int32", "int64")
 """Dtypes whose quotients a processor computes as they are; narrower ones it widens."""
 
 
 def guard(proto: onnx.ModelProto) -> bool:
-    """Write the integer divisions of a model so that none can trap; return whether any was.
+    """Write a model so that ONNX Runtime errs at none of its nodes; return whether any is other.
 
     What the dtype of is not known, behind operators that ONNX has no schema of, stays as it is.
     """
@@ -38,7 +46,7 @@ def _guard(
     held = {**known, **{t.name: t for t in graph.initializer}}
     held |= {n.output[0]: a.t for n in graph.node if n.op_type == "Constant"
              for a in n.attribute if a.name == "value"}  # fmt: skip
-    if not any(_may_divide(node, held) for node in graph.node):
+    if not any(_may_err(node, held) for node in graph.node):
         return False
     kinds = _dtypes(graph, opset, outer)
     nodes, is_changed = list["onnx.NodeProto"](), False
@@ -47,6 +55,9 @@ def _guard(
             is_changed |= _guard(inner, opset, kinds, held)
         if _divides(node, held) and kinds.get(node.input[1]) in TRAPPED:
             nodes += _guarded(node, kinds[node.input[1]])
+            is_changed = True
+        elif _is_unique(node) and kinds.get(node.input[0]) in FLOATS:
+            nodes += _ordered(node)
             is_changed = True
         else:
             nodes.append(node)
@@ -57,10 +68,46 @@ def _guard(
     return is_changed
 
 
-def _may_divide(node: onnx.NodeProto, held: Mapping[str, onnx.TensorProto]) -> bool:
-    """Tell whether `_divides` holds of a node, or may of one in it."""
+def _may_err(node: onnx.NodeProto, held: Mapping[str, onnx.TensorProto]) -> bool:
+    """Tell whether ONNX Runtime may err at a node, or at one in it."""
     inner = (n for a in node.attribute if a.HasField("g") for n in a.g.node)
-    return _divides(node, held) or any(_may_divide(n, held) for n in inner)
+    return _divides(node, held) or _is_unique(node) or any(_may_err(n, held) for n in inner)
+
+
+def _is_unique(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Unique" and node.domain in ("", "ai.onnx")
+
+
+def _ordered(node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
+    """Return a Unique of doubles: NaN is infinity, and infinity the largest finite one."""
+    from gpuedge.graph.onnx_package import helper, numpy_helper
+
+    (x,), (y, *others) = node.input, node.output
+
+    def own(result: str) -> str:
+        return f"{y}/{result}"
+
+    def constant(value: Array, result: str) -> onnx.NodeProto:
+        return helper.make_node("Constant", [], [own(result)], value=numpy_helper.from_array(value))
+
+    wide, places = own("wide"), (*others, "")[0] or own("places")
+    yield helper.make_node("Cast", [x], [wide], to=schema.element_type("float64"))
+    yield constant(np.array(np.inf), "infinity")
+    yield constant(np.array(np.finfo(np.float64).max), "largest")
+    yield helper.make_node("Equal", [wide, own("infinity")], [own("is_infinite")])
+    yield helper.make_node("Where", [own("is_infinite"), own("largest"), wide], [own("finite")])
+    yield helper.make_node("IsNaN", [x], [own("is_nan")])
+    yield helper.make_node("Where", [own("is_nan"), own("infinity"), own("finite")], [own("order")])
+    unique = helper.make_node("Unique", [own("order")], [own("unique"), places, *others[1:]])
+    unique.name = node.name
+    unique.attribute.extend(node.attribute)
+    yield unique
+    axis = [a.i for a in node.attribute if a.name == "axis"]
+    rows = x if axis else own("row")
+    if not axis:
+        yield constant(np.array([-1]), "all")
+        yield helper.make_node("Reshape", [x, own("all")], [rows])
+    yield helper.make_node("Gather", [rows, places], [y], axis=axis[0] if axis else 0)
 
 
 def _divides(node: onnx.NodeProto, held: Mapping[str, onnx.TensorProto]) -> bool:
