@@ -9,7 +9,7 @@ import daily
 import pytest
 from farm import answer
 
-pytestmark = [pytest.mark.driver, daily.day(1, of=2)]
+pytestmark = [pytest.mark.driver, daily.day(3, of=4)]
 CHILD = Path(__file__).with_name("agreement_child.py")
 
 

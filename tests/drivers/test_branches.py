@@ -10,7 +10,7 @@ import pytest
 from branches_child import OPSETS, SHAPES
 from farm import FARM, answer
 
-pytestmark = daily.day(1, of=2)
+pytestmark = daily.day(1, of=4)
 
 CHILD = Path(__file__).with_name("branches_child.py")
 

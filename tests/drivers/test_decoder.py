@@ -19,7 +19,7 @@ import pytest
 from farm import FARM, answer
 from onnx.reference import ReferenceEvaluator
 
-pytestmark = daily.day(1, of=2)
+pytestmark = daily.day(3, of=4)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 CHILD = Path(__file__).with_name("decoder_child.py")

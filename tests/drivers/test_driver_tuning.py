@@ -37,7 +37,7 @@ from gpuedge.plan.tuned import BEGUN, TunedKernel
 from gpuedge.runtime import clock, tuner, tunings
 from gpuedge.runtime.tuner import FAST_MOST, FAST_S, ROUNDS, Tuner
 
-pytestmark = daily.day(1, of=2)
+pytestmark = daily.day(1, of=4)
 
 DRAW = np.random.default_rng(0)
 X = DRAW.integers(-3, 4, (1, 8, 12, 12)).astype(np.float32)

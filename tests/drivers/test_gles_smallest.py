@@ -10,7 +10,7 @@ import daily
 import farm
 import pytest
 
-pytestmark = [pytest.mark.driver, daily.day(1, of=2)]
+pytestmark = [pytest.mark.driver, daily.day(3, of=4)]
 SCRIPT = Path(__file__).with_name("gles_smallest.py")
 
 

@@ -25,7 +25,7 @@ import pytest
 from farm import EGL, HIDDEN, VULKAN, file_of, require
 from processes_child import model
 
-pytestmark = [pytest.mark.driver, pytest.mark.timeout(600), daily.day(1, of=2)]
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(600), daily.day(1, of=4)]
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("environments_child.py")

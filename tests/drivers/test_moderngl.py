@@ -10,7 +10,7 @@ from gles_child import run
 import gpuedge
 from gpuedge.core.errors import UsageError
 
-pytestmark = [pytest.mark.driver, daily.day(1, of=2)]
+pytestmark = [pytest.mark.driver, daily.day(3, of=4)]
 
 
 def test_context_that_moderngl_makes() -> None:

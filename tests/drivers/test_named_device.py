@@ -57,7 +57,7 @@ def used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, fault: str
     return answer
 
 
-@daily.day(0, of=2)
+@daily.day(2, of=4)
 def test_a_slow_driver_that_is_named_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,6 +103,7 @@ def smoke(environment: Mapping[str, str], shard: int, shards: int, folder: Path)
     assert shards > 1 or statuses.count("passed") > 0.7 * len(statuses)
 
 
+@daily.day(2, of=4)
 def test_share_of_the_smoke_profile_is_right(pocl: dict[str, str], tmp_path: Path) -> None:
     smoke(pocl, 1 + daily.turn(SHARES), SHARES, tmp_path)
 

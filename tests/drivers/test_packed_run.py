@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from farm import answer
 
-pytestmark = daily.day(1, of=2)
+pytestmark = daily.day(1, of=4)
 
 CHILD = Path(__file__).with_name("packed_child.py")
 LEVELS = [

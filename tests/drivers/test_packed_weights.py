@@ -10,7 +10,7 @@ import pytest
 from farm import FARM, answer
 from packed_cases import CASES
 
-pytestmark = [pytest.mark.driver, daily.day(1, of=2)]
+pytestmark = [pytest.mark.driver, daily.day(3, of=4)]
 CHILD = Path(__file__).with_name("weights_child.py")
 
 

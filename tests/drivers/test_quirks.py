@@ -29,7 +29,7 @@ from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.opening import close, open_row
 from gpuedge.runtime.strings import caps_of, find
 
-pytestmark = [pytest.mark.driver, daily.day(1, of=2)]
+pytestmark = [pytest.mark.driver, daily.day(1, of=4)]
 
 ANY = [{"api": ["vulkan", "gles", "wgpu"], "layer": ["native", "angle", "zink", "venus"]}]
 """What is true of every driver here."""

@@ -19,7 +19,7 @@ import daily
 import pytest
 from farm import FARM, HIDDEN, environment_of, require
 
-pytestmark = [pytest.mark.driver, pytest.mark.timeout(600), daily.day(1, of=2)]
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(600), daily.day(3, of=4)]
 
 CHILD = Path(__file__).with_name("signals_child.py")
 CPU, AUTO, VULKAN, GLES31, GLES20 = (

@@ -26,7 +26,7 @@ from gpuedge.core.kernel import KernelBlob, SpecArg, TensorArg
 from gpuedge.core.storage import BUFFER, IMAGE, TEXTURE
 from gpuedge.plan import library
 
-pytestmark = [pytest.mark.driver, daily.day(1, of=2)]
+pytestmark = [pytest.mark.driver, daily.day(1, of=4)]
 CHECK = Path(__file__).resolve().parents[1] / "dawn" / "check.mjs"
 
 DECLARED = """

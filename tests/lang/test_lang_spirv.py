@@ -20,7 +20,7 @@ from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
 from gpuedge.core.storage import HALF_TEXELS, HALF_TEXTURE, TEXELS, TEXTURE
 
-pytestmark = daily.day(1, of=2)
+pytestmark = daily.day(1, of=4)
 
 SAMPLES = Path(__file__).resolve().parents[1] / "golden" / "spirv"
 NAMES = sorted(path.stem for path in SAMPLES.glob("*.kern"))

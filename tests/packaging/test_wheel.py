@@ -210,7 +210,7 @@ def test_package_without_extras_is_small(dist: Path) -> None:
     assert everything == set().union(*(required(requirements(dist), e) for e in extras))
 
 
-@daily.day(1, of=2)
+@daily.day(3, of=4)
 def test_arrays_need_no_extra(bare: Path, tmp_path: Path) -> None:
     model = ROOT / "examples" / "models" / "digits.onnx"
     cache = tmp_path / "cache"
@@ -220,7 +220,7 @@ def test_arrays_need_no_extra(bare: Path, tmp_path: Path) -> None:
     assert "model" not in right and not [d for d in right if d.startswith("wgpu")]
 
 
-@daily.day(0, of=2)
+@daily.day(0, of=4)
 def test_commands_name_the_extra_that_they_need(bare: Path, tmp_path: Path) -> None:
     def refused(*words: str) -> tuple[str, str]:
         done = subprocess.run(

@@ -12,7 +12,7 @@ import daily
 import pytest
 from farm import FARM, environment_of, require
 
-pytestmark = [pytest.mark.driver, pytest.mark.timeout(300), daily.day(1, of=2)]
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(300), daily.day(3, of=4)]
 
 CHILD = """
 import json, sys

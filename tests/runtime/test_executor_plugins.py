@@ -92,7 +92,7 @@ def test_right_executors_are_usable_and_others_cost_their_own_row(
     assert "it runs no known answer: it has no Mul" in rows["refuses"][3]
 
 
-@daily.day(0, of=2)
+@daily.day(0, of=4)
 def test_what_lists_nonsense_costs_its_own_row(package: Path, tmp_path: Path) -> None:
     rows = probed(package, tmp_path, "lists_many", "lists_odd", "lists_mute", "leave_load", "right")
     for name, text in {
@@ -121,7 +121,7 @@ except gpuedge.UnknownDeviceError:
 """
 
 
-@daily.day(1, of=2)
+@daily.day(3, of=4)
 def test_damaged_packages_cost_themselves_only(tmp_path: Path) -> None:
     executor_fakes.install(tmp_path, "right")
     for name, text in BROKEN.items():
@@ -143,7 +143,7 @@ LIED = {
 }  # fmt: skip
 
 
-@daily.day(0, of=2)
+@daily.day(0, of=4)
 def test_wrong_answers_condemn_an_executor(package: Path, tmp_path: Path) -> None:
     names = [f"lies_{lie}" for lie in (*LIED, "unstable")]
     rows = probed(package, tmp_path, *names)
@@ -158,7 +158,7 @@ CODES = {"load": "open-failed", "open": "open-failed", "supports": "compile-fail
 TOLD = {"load": "enumerate", "supports": "build", "compile": "build"}
 
 
-@daily.day(1, of=2)
+@daily.day(3, of=4)
 def test_what_raises_is_broken_and_says_so(package: Path, tmp_path: Path) -> None:
     names = [f"raise_{step}" for step in executor_fakes.STEPS] + ["missing_load", "missing_run"]
     rows = probed(package, tmp_path, *names)
@@ -214,7 +214,7 @@ with gpuedge.open("right") as device:
     ]  # fmt: skip
 
 
-@daily.day(1, of=2)
+@daily.day(1, of=4)
 def test_what_an_executor_refuses_runs_on_the_cpu(package: Path, tmp_path: Path) -> None:
     program = """
 mixed = model("Relu", "Sigmoid", "Neg")
@@ -232,7 +232,7 @@ except gpuedge.UnsupportedOpError as error:
     ]  # fmt: skip
 
 
-@daily.day(0, of=2)
+@daily.day(2, of=4)
 def test_memory_of_an_executor_never_becomes_the_callers(package: Path, tmp_path: Path) -> None:
     program = """
 for name in ("kept", "owned"):
@@ -249,7 +249,7 @@ with gpuedge.Session(MODEL, device="later_writes") as session:
     ]  # fmt: skip
 
 
-@daily.day(1, of=2)
+@daily.day(1, of=4)
 def test_isolation_is_refused(package: Path, tmp_path: Path) -> None:
     program = """
 try:
@@ -268,7 +268,7 @@ with gpuedge.config(backends=["right"], isolation="process"), gpuedge.Session(MO
     ]
 
 
-@daily.day(0, of=2)
+@daily.day(2, of=4)
 def test_float16_arithmetic_is_refused(package: Path, tmp_path: Path) -> None:
     program = """
 try:
@@ -354,7 +354,7 @@ with gpuedge.Session(MODEL, device="later_lies_{lie}") as session:
     assert done(package, program, tmp_path) == ["demoted 1 cpu"]
 
 
-@daily.day(1, of=2)
+@daily.day(1, of=4)
 def test_hang_while_compiling_is_given_up(package: Path, tmp_path: Path) -> None:
     program = """
 import gpuedge.safety.watchdog as watchdog
@@ -367,7 +367,7 @@ os._exit(0)
     assert done(package, program, tmp_path) == ["device-hung"]
 
 
-@daily.day(0, of=2)
+@daily.day(2, of=4)
 def test_crash_in_the_application_is_remembered(package: Path, tmp_path: Path) -> None:
     program = """
 with gpuedge.Session(MODEL, device="later_kill_run") as session:
@@ -425,7 +425,7 @@ print("executor_fakes" in sys.modules, {row.backend for row in gpuedge.probe().t
     assert done(package, program, tmp_path, VK_DRIVER_FILES="/nonexistent") == ["False set()"]
 
 
-@daily.day(1, of=2)
+@daily.day(1, of=4)
 def test_what_is_about_kernels_says_that_there_are_none(package: Path, tmp_path: Path) -> None:
     program = """
 try:
@@ -457,7 +457,7 @@ print(device.executor.released, device.executor.is_hung)
     assert second == f"True {harm == 'hang'}"
 
 
-@daily.day(0, of=2)
+@daily.day(2, of=4)
 def test_policies_about_kernels_change_nothing(package: Path, tmp_path: Path) -> None:
     program = """
 for field in ({"tune": "fast"}, {"storage": "float16"}, {"storage": "fixed16"},
