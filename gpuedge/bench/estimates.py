@@ -130,7 +130,7 @@ def paired(differences: Sequence[float], level: float = LEVEL) -> Ratio:
     low, high = _bounds(means, _least_rank_sum(n, (1 - level) / 2))
     return Ratio(
         math.exp(float(np.median(means))), low, high, _signed_rank(d[d != 0]), SIGNED_RANK, n,
-        spread(d),
+        deviation(d),
     )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def unpaired(before: Sequence[float], after: Sequence[float], level: float = LEV
     z = NormalDist().inv_cdf(1 - (1 - level) / 2)
     least = len(apart) / 2 - z * math.sqrt(len(apart) * (n + 1) / 12)
     low, high = _bounds(apart, math.floor(least))
-    both = math.sqrt((spread(a) ** 2 + spread(b) ** 2) / 2)
+    both = math.sqrt((deviation(a) ** 2 + deviation(b) ** 2) / 2)
     return Ratio(math.exp(float(np.median(apart))), low, high, min(1.0, p), RANK_SUM, n, both)
 
 
@@ -171,13 +171,19 @@ FEW = (1.0, 1.0, 1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107)
 def spread(values: Sequence[float] | Floats) -> float:
     """Return the standard deviation as the median absolute deviation says it.
 
-    Outliers, which timings have, do not move it. The factors make it right of normal numbers, of
-    few of them, too (Croux and Rousseeuw, Computational Statistics 1, 1992).
+    Outliers, which timings have, do not move it. The factor makes it right of many normal numbers.
     """
     array = np.asarray(values, np.float64)
-    n = len(array)
-    few = FEW[n] if n < len(FEW) else n / (n - 0.8)
-    return few * float(np.median(np.abs(array - np.median(array)))) / NormalDist().inv_cdf(0.75)
+    return float(np.median(np.abs(array - np.median(array)))) / NormalDist().inv_cdf(0.75)
+
+
+def deviation(values: Floats) -> float:
+    """Return `spread`, right on average of few normal numbers too.
+
+    The factors are those of Croux and Rousseeuw (Computational Statistics 1, 1992).
+    """
+    n = len(values)
+    return spread(values) * (FEW[n] if n < len(FEW) else n / (n - 0.8))
 
 
 def _rank_sums(doubled: npt.NDArray[np.int64]) -> Floats:

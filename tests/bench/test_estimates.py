@@ -128,6 +128,6 @@ def test_spread_leaves_outliers_aside() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 9, 10, 11])
-def test_spread_of_few_is_right_on_average(n: int) -> None:
-    found = [estimates.spread(RNG.normal(0, 1, n)) for _ in range(4000)]
+def test_deviation_of_few_is_right_on_average(n: int) -> None:
+    found = [estimates.deviation(RNG.normal(0, 1, n)) for _ in range(4000)]
     assert np.mean(found) == pytest.approx(1, abs=0.01 + 4 * np.std(found) / math.sqrt(4000))
