@@ -32,10 +32,21 @@ SIDES = (1, 2, 3, 4, 5, 7, 8, 11, 13, 17)
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Integers from `low` up to `high` - 1, or numbers of the case's kind and dtype (no dtype)."""
+class Shaped:
+    """What draws an operand of a shape."""
 
     shape: Shape
+
+    @property
+    def text(self) -> str:
+        """Their part of a name."""
+        return dims(self.shape)
+
+
+@dataclass(frozen=True)
+class Drawn(Shaped):
+    """Integers from `low` up to `high` - 1, or numbers of the case's kind and dtype (no dtype)."""
+
     low: int = 0
     high: int = 2
     dtype: str = ""
@@ -46,28 +57,17 @@ class Drawn:
             return operand(rng, self.shape, data, dtype)
         return rng.integers(self.low, self.high, self.shape).astype(self.dtype)
 
-    @property
-    def text(self) -> str:
-        """Their part of a name."""
-        return dims(self.shape)
-
 
 @dataclass(frozen=True)
-class Between:
+class Between(Shaped):
     """Numbers from one end to the other, both among them, and whole ones and halves."""
 
-    shape: Shape
     low: float
     high: float
 
     def __call__(self, rng: Rng, *_: str) -> Array:
         """Return them."""
         return spread(rng, self.low, self.high, math.prod(self.shape)).reshape(self.shape)
-
-    @property
-    def text(self) -> str:
-        """Their part of a name."""
-        return dims(self.shape)
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,9 @@ class PickedPlaces:
 
 
 @dataclass(frozen=True)
-class Among:
+class Among(Shaped):
     """Of each row different positions along the last axis, or a drawn one."""
 
-    shape: Shape
     extent: int
     axis: int
 
@@ -103,11 +102,6 @@ class Among:
         size[self.axis] = self.extent
         order = np.argsort(rng.random(size), self.axis)
         return np.take(order, np.arange(self.shape[self.axis]), self.axis).astype(np.int64)
-
-    @property
-    def text(self) -> str:
-        """Their part of a name."""
-        return dims(self.shape)
 
 
 def said(value: Any) -> str:

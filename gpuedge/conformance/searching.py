@@ -11,20 +11,29 @@ from typing import Any
 import numpy as np
 
 from gpuedge.conformance.case import Case
-from gpuedge.conformance.data import Shape, dims, pick
-from gpuedge.conformance.drawn import Draw, Drawn, Rng, axis_of, flag, image_of, one, shape_of
+from gpuedge.conformance.data import pick
+from gpuedge.conformance.drawn import (
+    Draw,
+    Drawn,
+    Rng,
+    Shaped,
+    axis_of,
+    flag,
+    image_of,
+    one,
+    shape_of,
+)
 from gpuedge.opset.bounds import Array
 from gpuedge.opset.nbits import MICROSOFT
 
 
 @dataclass(frozen=True)
-class Boxes:
+class Boxes(Shaped):
     """Rows of (x1, y1, x2, y2) on a lattice, which reach beyond a square from 0 to `side`.
 
     `by_centre`: of (x, y, width, height).
     """
 
-    shape: Shape
     side: int
     step: float = 1.0
     by_centre: int = 0
@@ -40,31 +49,23 @@ class Boxes:
     @property
     def text(self) -> str:
         """Their part of a name."""
-        return f"{dims(self.shape)}in{self.side}"
+        return f"{super().text}in{self.side}"
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(Shaped):
     """Different numbers in [0, 1) along the last axis, in an order that is drawn."""
-
-    shape: Shape
 
     def __call__(self, rng: Rng, *_: str) -> Array:
         """Return them."""
         order = np.argsort(rng.random(self.shape), -1)
         return (order / 2.0 ** int(self.shape[-1]).bit_length()).astype(np.float32)
 
-    @property
-    def text(self) -> str:
-        """Their part of a name."""
-        return dims(self.shape)
-
 
 @dataclass(frozen=True)
-class Coded:
+class Coded(Shaped):
     """Halves of steps of a range from -`zero` steps, 255 of them wide, both ends among them."""
 
-    shape: Shape
     zero: int
     step: float
 
@@ -78,7 +79,7 @@ class Coded:
     @property
     def text(self) -> str:
         """Their part of a name."""
-        return f"{dims(self.shape)}-from{-self.zero}by{self.step:g}"
+        return f"{super().text}-from{-self.zero}by{self.step:g}"
 
 
 def _non_zero(rng: Rng) -> Case:

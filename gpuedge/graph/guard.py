@@ -74,26 +74,29 @@ def _may_err(node: onnx.NodeProto, held: Mapping[str, onnx.TensorProto]) -> bool
     return _divides(node, held) or _is_unique(node) or any(_may_err(n, held) for n in inner)
 
 
+def _constant(name: str, value: Array) -> onnx.NodeProto:
+    from gpuedge.graph.onnx_package import helper, numpy_helper
+
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
+
+
 def _is_unique(node: onnx.NodeProto) -> bool:
     return node.op_type == "Unique" and node.domain in ("", "ai.onnx")
 
 
 def _ordered(node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
     """Return a Unique of doubles: NaN is infinity, and infinity the largest finite one."""
-    from gpuedge.graph.onnx_package import helper, numpy_helper
+    from gpuedge.graph.onnx_package import helper
 
     (x,), (y, *others) = node.input, node.output
 
     def own(result: str) -> str:
         return f"{y}/{result}"
 
-    def constant(value: Array, result: str) -> onnx.NodeProto:
-        return helper.make_node("Constant", [], [own(result)], value=numpy_helper.from_array(value))
-
     wide, places = own("wide"), (*others, "")[0] or own("places")
     yield helper.make_node("Cast", [x], [wide], to=schema.element_type("float64"))
-    yield constant(np.array(np.inf), "infinity")
-    yield constant(np.array(np.finfo(np.float64).max), "largest")
+    yield _constant(own("infinity"), np.array(np.inf))
+    yield _constant(own("largest"), np.array(np.finfo(np.float64).max))
     yield helper.make_node("Equal", [wide, own("infinity")], [own("is_infinite")])
     yield helper.make_node("Where", [own("is_infinite"), own("largest"), wide], [own("finite")])
     yield helper.make_node("IsNaN", [x], [own("is_nan")])
@@ -105,7 +108,7 @@ def _ordered(node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
     axis = [a.i for a in node.attribute if a.name == "axis"]
     rows = x if axis else own("row")
     if not axis:
-        yield constant(np.array([-1]), "all")
+        yield _constant(own("all"), np.array([-1]))
         yield helper.make_node("Reshape", [x, own("all")], [rows])
     yield helper.make_node("Gather", [rows, places], [y], axis=axis[0] if axis else 0)
 
@@ -126,19 +129,15 @@ def _divides(node: onnx.NodeProto, held: Mapping[str, onnx.TensorProto]) -> bool
 
 def _guarded(node: onnx.NodeProto, dtype: str) -> Iterable[onnx.NodeProto]:
     """Return a division by 1 where that by -1 was asked for, and what corrects its sign."""
-    from gpuedge.graph.onnx_package import helper, numpy_helper
+    from gpuedge.graph.onnx_package import helper
 
     (a, b), (y,) = node.input, node.output
 
     def own(result: str) -> str:
         return f"{y}/{result}"
 
-    def number(value: int, result: str) -> onnx.NodeProto:
-        held = numpy_helper.from_array(np.array(value, dtype))
-        return helper.make_node("Constant", [], [own(result)], value=held)
-
     flag, kind = own("is_minus_one"), schema.element_type(dtype)
-    yield number(-1, "minus_one")
+    yield _constant(own("minus_one"), np.array(-1, dtype))
     yield helper.make_node("Equal", [b, own("minus_one")], [flag])
     yield helper.make_node("Cast", [flag], [own("flag")], to=kind)
     yield helper.make_node("Add", [own("flag"), own("flag")], [own("two")])
@@ -148,7 +147,7 @@ def _guarded(node: onnx.NodeProto, dtype: str) -> Iterable[onnx.NodeProto]:
     division.attribute.extend(node.attribute)
     yield division
     if node.op_type == "Div":
-        yield number(1, "one")
+        yield _constant(own("one"), np.array(1, dtype))
         yield helper.make_node("Sub", [own("one"), own("two")], [own("sign")])
         yield helper.make_node("Mul", [own("size"), own("sign")], [y])
 
