@@ -766,7 +766,8 @@ class CpuExecutor:
             # An output that is none of the model's may be written into the memory of an input.
             keeping = (n for n in written.nodes if is_keeping(n.op, n.inputs, n.attrs))
             more = [name for n in keeping for name in n.outputs if name and name not in computed]
-            return _session(to_bytes(written, [*computed, *more]), self.threads, profile)
+            data = to_bytes(written, [*computed, *more], is_guarded=True)
+            return _session(data, self.threads, profile)
 
         session = load() if computed else None
         model = ShapedModel(lambda: graph)

@@ -60,8 +60,10 @@ def to_onnx(graph: Graph, outputs: Sequence[str] | None = None) -> onnx.ModelPro
     )
 
 
-def to_bytes(graph: Graph, outputs: Sequence[str] | None = None) -> bytes:
-    """Return `to_onnx` serialised, without what ONNX Runtime errs at.
+def to_bytes(
+    graph: Graph, outputs: Sequence[str] | None = None, *, is_guarded: bool = False
+) -> bytes:
+    """Return `to_onnx` serialised; `is_guarded`: without what ONNX Runtime errs at.
 
     Raises
     ------
@@ -76,7 +78,8 @@ def to_bytes(graph: Graph, outputs: Sequence[str] | None = None) -> bytes:
             known=f"the limit of protobuf is {PROTOBUF_LIMIT} bytes",
         )
     proto = to_onnx(graph, outputs)
-    guard.guard(proto)
+    if is_guarded:
+        guard.guard(proto)
     message: bytes = proto.SerializeToString()
     return message
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from planrun import plan_device
 
 import gpuedge
 from gpuedge.conformance.case import compare
@@ -31,3 +32,12 @@ def test_the_oracle_says_what_onnx_runtime_computes(
         runs.close()
     assert len(results) == ROWS[op][0]
     assert sum(len(np.unique(result)) > 1 for result in results) >= len(results) / 2
+
+
+@pytest.mark.parametrize("op", ROWS)
+def test_a_device_is_given_the_operator_itself(op: str) -> None:
+    """Not what it is written as for ONNX Runtime."""
+    _, draw, kinds = ROWS[op]
+    for case in drawn(f"every onnx {op}", 2, draw, kinds):
+        verdict = case.judge(plan_device())
+        assert verdict.ok, (case.id, verdict.message)

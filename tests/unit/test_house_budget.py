@@ -16,7 +16,7 @@ from syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gpuedge"
-LINES_OF_CODE = 59_382
+LINES_OF_CODE = 59_386
 """Lines of gpuedge/ that hold code, without docstrings, comments and blank lines."""
 
 SLACK = 1000
